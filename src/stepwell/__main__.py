@@ -1,0 +1,5 @@
+"""`python -m stepwell`."""
+
+from stepwell.cli.main import main
+
+raise SystemExit(main())

@@ -1,0 +1,71 @@
+"""Profiles as text: bars that any terminal can show. Plain Python, so that help stays quick."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from stepwell.cli.profile import Profile
+
+_COLUMNS, _ROWS = 64, 6
+_BLOCKS = " ▁▂▃▄▅▆▇█"
+_ASCII = " .:#"
+
+
+def can_draw_blocks(stream: TextIO) -> bool:
+    """Whether the stream's encoding has block characters."""
+    try:
+        _BLOCKS.encode(stream.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def text(profile: Profile, fancy: bool = True) -> str:
+    """Density, effective weight, and what falls into each fifth of time."""
+    title = profile.title if fancy else profile.title.replace("·", "|")
+    lines = [title, profile.source, ""]
+    if profile.learns:
+        lines += ["It learns: this is where it starts, before any loss was seen.", ""]
+    lines += _plot("density (uniform = 1)", profile.density.tolist(), fancy)
+    lines += [_axis(profile), ""]
+    note = "corrected: the reference's, whatever is drawn" if profile.unbiased else "density x weighting"
+    lines += _plot(f"effective weight on the loss (mean = 1; {note})", profile.effective.tolist(), fancy)
+    lines += [_axis(profile), "", *_fifths(profile), ""]
+    return "\n".join(lines)
+
+
+def _plot(title: str, values: Sequence[float], fancy: bool) -> list[str]:
+    columns = _binned(values, min(_COLUMNS, len(values)))
+    top = max(columns) or 1.0
+    marks = _BLOCKS if fancy else _ASCII
+    steps = len(marks) - 1
+    rows = []
+    for row in reversed(range(_ROWS)):
+        filled = (round(value / top * _ROWS * steps) - row * steps for value in columns)
+        rows.append("".join(marks[min(max(level, 0), steps)] for level in filled))
+    labels = [f"{top:8.3g}", *[" " * 8] * (_ROWS - 2), f"{0:8.3g}"]
+    return [f"{'':9}{title}", *(f"{label} {row}" for label, row in zip(labels, rows, strict=True))]
+
+
+def _binned(values: Sequence[float], count: int) -> list[float]:
+    edges = [round(index * len(values) / count) for index in range(count + 1)]
+    return [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
+
+
+def _axis(profile: Profile) -> str:
+    width = min(_COLUMNS, len(profile.u))
+    last = f"{profile.timesteps - 1} noise" if profile.timesteps else "1 noise"
+    return f"{'':9}{'data 0':<{max(width - len(last), 7)}}{last}"
+
+
+def _fifths(profile: Profile) -> list[str]:
+    parts = min(5, len(profile.u))
+    names = [f"{100 * k // parts}-{100 * (k + 1) // parts} %" for k in range(parts)]
+    rows = [("time", names)]
+    for name, values in (("draws", profile.density), ("weight", profile.effective)):
+        shares = _binned(values.tolist(), parts)
+        rows.append((name, [f"{100 * share / (sum(shares) or 1):.1f} %" for share in shares]))
+    return [f"{name:>8} " + "".join(f"{cell:>12}" for cell in cells) for name, cells in rows]

@@ -1,0 +1,64 @@
+"""`stepwell ls`: everything that can be named, with its paper."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from stepwell.catalogue.entries import SHAPING
+from stepwell.catalogue.entry import KINDS, Entry, Kind
+from stepwell.catalogue.find import all_entries
+
+_PLURALS: dict[Kind, str] = {"process": "processes", "sampler": "samplers", "weighting": "weightings"}
+
+
+def register(verbs: Any) -> None:
+    """Add the verb to the command line."""
+    verb = verbs.add_parser("ls", help="list everything that can be named", description=__doc__)
+    verb.add_argument("kind", nargs="?", choices=list(_PLURALS.values()), help="only these")
+    verb.add_argument("-p", "--parameters", action="store_true", help="with parameters and defaults")
+    verb.add_argument("--json", action="store_true", help="for programs")
+    verb.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print the catalogue."""
+    entries = [e for e in all_entries().values() if options.kind in (None, _PLURALS[e.kind])]
+    if options.json:
+        print(json.dumps([_plain(entry) for entry in entries], indent=2))
+        return
+    width = max(len(entry.name) for entry in entries)
+    for kind in KINDS:
+        lines = [entry for entry in entries if entry.kind == kind]
+        if lines:
+            print(_PLURALS[kind].upper())
+        for entry in lines:
+            note = " (learns)" if entry.learns else ""
+            print(f"  {entry.name:{width}}  {entry.summary}{note}")
+            print(f"  {'':{width}}  {entry.source}")
+            if options.parameters:
+                _print_parameters(entry, width)
+        if lines and kind == "sampler":
+            keywords = ", ".join(parameter.name for parameter in SHAPING)
+            print(f"  Every sampler also takes: {keywords}.")
+        if lines:
+            print()
+
+
+def _print_parameters(entry: Entry, width: int) -> None:
+    for parameter in entry.parameters:
+        default = "required" if parameter.required else f"default {parameter.default}"
+        print(f"  {'':{width}}    {parameter.name}: {parameter.meaning} ({default})")
+
+
+def _plain(entry: Entry) -> dict[str, Any]:
+    return {
+        "kind": entry.kind,
+        "name": entry.name,
+        "summary": entry.summary,
+        "source": entry.source,
+        "learns": entry.learns,
+        "aliases": list(entry.aliases),
+        "parameters": {parameter.name: parameter.default for parameter in entry.parameters},
+    }

@@ -1,0 +1,41 @@
+"""`stepwell VERB ...`: parse, call the verb, turn our errors into one line."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+import stepwell
+from stepwell.cli import ls, show
+from stepwell.core.errors import StepwellError
+
+VERBS = (ls, show)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    top = argparse.ArgumentParser(
+        prog="stepwell", description="Choose which timesteps a diffusion model trains on."
+    )
+    top.add_argument("--version", action="version", version=f"stepwell {stepwell.__version__}")
+    verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True)
+    for verb in VERBS:
+        verb.register(verbs)
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; 0 if it worked, 2 if what it was given cannot work."""
+    options = parser().parse_args(arguments)
+    try:
+        options.run(options)
+        sys.stdout.flush()
+    except StepwellError as error:
+        print(f"stepwell {options.verb}: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        # `stepwell ls | head` closed the pipe: not an error, and nothing more to flush.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0

@@ -1,0 +1,46 @@
+"""Profiles as a picture (needs matplotlib, from the `report` extra)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from stepwell.cli.profile import Profile
+from stepwell.core.errors import StepwellError
+
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""Okabe and Ito's colours, which colour-blind readers can tell apart."""
+
+
+class MissingExtra(StepwellError, ImportError):
+    """An optional dependency that this command needs."""
+
+
+def save(profiles: Sequence[Profile], path: Path) -> None:
+    """Density above, effective weight below, one line a profile."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtra(
+            "--save needs matplotlib, which is not installed: pip install 'stepwell[report]'."
+        ) from None
+    figure = Figure(figsize=(8, 6.4), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True)
+    for index, profile in enumerate(profiles):
+        colour = _COLOURS[index % len(_COLOURS)]
+        style = "-" if index < len(_COLOURS) else "--"
+        above.plot(profile.u, profile.density, style, color=colour, label=profile.title, lw=1.6)
+        below.plot(profile.u, profile.effective, style, color=colour, lw=1.6)
+    above.set_ylabel("density\n(uniform = 1)")
+    below.set_ylabel("effective weight on the loss\n(mean = 1)")
+    below.set_xlabel("unit time u: 0 is data, 1 is noise")
+    for axes in (above, below):
+        axes.set_xlim(0, 1)
+        axes.set_ylim(bottom=0)
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+    above.legend(frameon=False, fontsize=8, loc="upper right")
+    try:
+        figure.savefig(path, dpi=150)
+    except OSError as error:
+        raise StepwellError(f"could not write {path}: {error.strerror}.") from error

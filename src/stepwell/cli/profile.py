@@ -1,0 +1,73 @@
+"""The numbers behind `stepwell show`: one sampler, weighting and process, over time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stepwell.catalogue import build
+from stepwell.catalogue.find import find
+from stepwell.core.sampler import pmf
+
+Spec = tuple[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Everything over [T]: one value per timestep, or per thousandth of continuous time."""
+
+    title: str
+    source: str
+    learns: bool
+    unbiased: bool
+    timesteps: int | None
+    u: Tensor
+    density: Tensor
+    """Relative to uniform."""
+    effective: Tensor
+    """The share of the objective's weight on the network's own loss, relative to uniform."""
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "title": self.title,
+            "source": self.source,
+            "learns": self.learns,
+            "unbiased": self.unbiased,
+            "timesteps": self.timesteps,
+            "u": self.u.tolist(),
+            "density": self.density.tolist(),
+            "effective": self.effective.tolist(),
+        }
+
+
+def profile(sampler: Spec, weighting: Spec, process: Spec) -> Profile:
+    """Build the three and read them over time."""
+    over = build.process(process[0], **process[1])
+    chosen = build.sampler(sampler[0], over, **sampler[1])
+    weight = build.weighting(weighting[0], **weighting[1])(over, over.grid())
+    entry = find("sampler", sampler[0])
+    u = over.grid()
+    density = pmf(chosen, over) * len(u)
+    # Corrected draws weigh as the reference does, whatever the density.
+    drawn = density if chosen.reference is None else chosen.reference.pdf(u)
+    effective = drawn * weight
+    return Profile(
+        title=f"{_written(sampler)} · weighting {_written(weighting)} · {_written(process)}",
+        source=f"{entry.summary} ({entry.source})",
+        learns=entry.learns,
+        unbiased=chosen.reference is not None,
+        timesteps=over.timesteps,
+        u=u,
+        density=density,
+        effective=effective / effective.mean().clamp(min=torch.finfo(effective.dtype).tiny),
+    )
+
+
+def _written(spec: Spec) -> str:
+    name, given = spec
+    inside = ", ".join(f"{key}={value}" for key, value in given.items())
+    return f"{name}({inside})" if inside else name

@@ -1,0 +1,1 @@
+"""Interfaces, value types and small mathematics. Needs torch and nothing else."""

@@ -1,0 +1,140 @@
+"""Densities over unit time: each is an inverse CDF, so one uniform is one draw."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from stepwell.core.errors import InvalidParameter
+
+
+class Density(ABC):
+    """A probability density over u in [0, 1)."""
+
+    @abstractmethod
+    def quantile(self, v: Tensor) -> Tensor:
+        """The u [n] below which a share v [n] of the mass lies; v is in (0, 1)."""
+
+    @abstractmethod
+    def pdf(self, u: Tensor) -> Tensor:
+        """The density [n] at u [n]."""
+
+    @abstractmethod
+    def cdf(self, u: Tensor) -> Tensor:
+        """The mass [n] below u [n]."""
+
+
+def centres(count: int) -> Tensor:
+    """The middles [count] of equal bins of unit time: where tables over time are read."""
+    return (torch.arange(count, dtype=torch.float64) + 0.5) / count
+
+
+def edges(count: int) -> Tensor:
+    """The borders [count + 1] of equal bins of unit time."""
+    return torch.arange(count + 1, dtype=torch.float64) / count
+
+
+def below(u: Tensor, limit: Tensor | float) -> Tensor:
+    """`u`, kept under an open upper limit against rounding."""
+    bound = torch.as_tensor(limit, dtype=u.dtype, device=u.device)
+    return torch.minimum(u, torch.nextafter(bound, torch.zeros_like(bound)))
+
+
+class Uniform(Density):
+    """Every u alike."""
+
+    def __repr__(self) -> str:
+        return "Uniform()"
+
+    def quantile(self, v: Tensor) -> Tensor:
+        return v
+
+    def pdf(self, u: Tensor) -> Tensor:
+        return torch.ones_like(u)
+
+    def cdf(self, u: Tensor) -> Tensor:
+        return u
+
+
+class Table(Density):
+    """Piecewise constant: `masses` [K], not necessarily normalised, between `borders` [K + 1].
+
+    Learners build one per update on the device of their losses, so nothing here reads a value back.
+    """
+
+    def __init__(self, borders: Tensor, masses: Tensor) -> None:
+        total = torch.cat([masses.new_zeros(1), masses.cumsum(0)])
+        # Dividing by the last entry makes it exactly 1, so that no v < 1 falls past the last mass.
+        self.borders, self.cumulative = borders, total / total[-1]
+        self._copies: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = {}
+
+    def __repr__(self) -> str:
+        return f"Table({len(self.borders) - 1} bins)"
+
+    def masses(self) -> Tensor:
+        """The probability [K] of each bin."""
+        return self.cumulative.diff()
+
+    def bin_of(self, u: Tensor) -> Tensor:
+        """The index [n] of the bin that holds u [n]."""
+        borders, _ = self._like(u)
+        return torch.searchsorted(borders[1:-1], u.contiguous(), right=True)
+
+    def quantile(self, v: Tensor) -> Tensor:
+        borders, cumulative = self._like(v)
+        last = len(borders) - 2
+        index = torch.searchsorted(cumulative[1:], v.contiguous(), right=True).clamp_(max=last)
+        low, high = borders[index], borders[index + 1]
+        start, end = cumulative[index], cumulative[index + 1]
+        share = ((v - start) / (end - start)).clamp_(0, 1)
+        return below(low + share * (high - low), high)
+
+    def pdf(self, u: Tensor) -> Tensor:
+        borders, cumulative = self._like(u)
+        return (cumulative.diff() / borders.diff())[self.bin_of(u)]
+
+    def cdf(self, u: Tensor) -> Tensor:
+        borders, cumulative = self._like(u)
+        index = self.bin_of(u)
+        low, high = borders[index], borders[index + 1]
+        start, end = cumulative[index], cumulative[index + 1]
+        return start + (end - start) * ((u - low) / (high - low)).clamp(0, 1)
+
+    def _like(self, u: Tensor) -> tuple[Tensor, Tensor]:
+        """Borders and cumulative masses beside u, copied once."""
+        found = self._copies.get((u.device, u.dtype))
+        if found is None:
+            found = self.borders.to(u), self.cumulative.to(u)
+            self._copies[u.device, u.dtype] = found
+        return found
+
+
+def table(masses: Tensor, borders: Tensor | None = None) -> Table:
+    """A checked Table from user values: equal bins unless `borders` says otherwise."""
+    masses = torch.as_tensor(masses, dtype=torch.float64).detach().cpu()
+    if masses.dim() != 1 or len(masses) == 0:
+        raise InvalidParameter(f"a table needs a list of at least one mass, not shape {tuple(masses.shape)}.")
+    if not torch.isfinite(masses).all() or (masses < 0).any() or masses.sum() <= 0:
+        raise InvalidParameter("the masses of a table must be finite, 0 or more, and not all 0.")
+    if borders is None:
+        return Table(edges(len(masses)), masses)
+    borders = torch.as_tensor(borders, dtype=torch.float64).detach().cpu()
+    if borders.shape != (len(masses) + 1,):
+        raise InvalidParameter(f"{len(masses)} masses need {len(masses) + 1} borders, not {borders.numel()}.")
+    if borders[0] != 0 or borders[-1] != 1 or (borders.diff() <= 0).any():
+        raise InvalidParameter("the borders of a table must rise from exactly 0 to exactly 1.")
+    return Table(borders, masses)
+
+
+def rounded(density: Density, timesteps: int) -> Table:
+    """The table that t = round(u * (T - 1)) makes of a density, as published codes draw it.
+
+    The first and the last timestep get half a bin each; floor(u * T), our default, treats all alike.
+    """
+    if timesteps == 1:
+        return Table(edges(1), torch.ones(1, dtype=torch.float64))
+    middle = (torch.arange(timesteps - 1, dtype=torch.float64) + 0.5) / (timesteps - 1)
+    zero, one = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
+    return Table(edges(timesteps), torch.cat([zero, density.cdf(middle), one]).diff())

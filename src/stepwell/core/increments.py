@@ -1,0 +1,71 @@
+"""SpeeD's view of a process: how much one step of it changes (Wang et al. 2024, Theorem 1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from stepwell.core import require
+from stepwell.core.process import NoiseProcess
+
+CONVERGED = 0.99
+"""The share of its final variance at which an increment counts as converged.
+
+SpeeD's paper ties its threshold to T and its code fixes t = 700; a fixed share gives the same areas
+for any number of timesteps (0.675 of the linear schedule, where the code says 0.7).
+"""
+
+
+@dataclass(frozen=True)
+class Increments:
+    """x_{t+1} - x_t given x0, for neighbouring timesteps: normal, with mean `mean` x0."""
+
+    u: Tensor
+    """[T - 1]: the border between the two timesteps."""
+    mean: Tensor
+    """[T - 1]: the factor on x0."""
+    variance: Tensor
+    """[T - 1]: per dimension."""
+
+
+@dataclass(frozen=True)
+class Areas:
+    """Unit times that part a process: [0, accelerates_until), then deceleration, then convergence."""
+
+    accelerates_until: float
+    converges_from: float
+
+
+def increments(process: NoiseProcess, noise: Literal["fresh", "chain"] = "fresh") -> Increments:
+    """The increments of any process in closed form.
+
+    `fresh`: x_t and x_{t+1} carry independent noise, as two training examples do; this is SpeeD's
+    theorem, variance 2 - abar_t (1 + alpha_{t+1}). `chain`: neighbours on one forward trajectory.
+    """
+    require.one_of("noise", noise, ("fresh", "chain"))
+    grid = process.grid()
+    signal, spread = process.scales(grid)
+    variance = spread[1:] ** 2 + spread[:-1] ** 2
+    if noise == "chain":
+        # Markov: x_{t+1} = (a'/a) x_t + fresh noise, so the covariance given x0 is (a'/a) s^2.
+        variance = variance - 2 * signal[1:] / signal[:-1] * spread[:-1] ** 2
+    return Increments((grid[1:] + grid[:-1]) / 2, signal.diff(), variance)
+
+
+def areas(process: NoiseProcess, converged: float = CONVERGED) -> Areas:
+    """The acceleration, deceleration and convergence areas of any process.
+
+    The variance of the increments rises ever faster, then ever more slowly, then hardly at all: the
+    first border is where its rate peaks, the second where it has reached `converged` of its maximum.
+    """
+    require.between("converged", converged, 0, 1)
+    steps = increments(process)
+    if len(steps.u) < 3:
+        return Areas(1.0, 1.0)
+    (rate,) = torch.gradient(steps.variance)
+    peak = int(rate.argmax())
+    reached = int((steps.variance >= converged * steps.variance.max()).int().argmax())
+    return Areas(float(steps.u[peak]), float(steps.u[max(peak, reached)]))

@@ -1,0 +1,132 @@
+"""A distribution over log-SNR, seen in a process's unit time."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from stepwell.core import require
+from stepwell.core.density import Density, Table, edges
+from stepwell.core.errors import Unsupported
+from stepwell.core.process import NoiseProcess
+
+
+class Symmetric(ABC):
+    """A distribution on the real line, symmetric about its mean.
+
+    Not torch.distributions: its normal CDF is 1 + erf, which loses the lower tail.
+    """
+
+    mean: float
+
+    @abstractmethod
+    def cdf(self, x: Tensor) -> Tensor: ...
+    @abstractmethod
+    def icdf(self, v: Tensor) -> Tensor: ...
+    @abstractmethod
+    def pdf(self, x: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Normal(Symmetric):
+    """The normal distribution."""
+
+    mean: float
+    std: float
+
+    def __post_init__(self) -> None:
+        require.finite("mean", self.mean)
+        require.positive("std", self.std)
+
+    def cdf(self, x: Tensor) -> Tensor:
+        below: Tensor = torch.special.ndtr((x - self.mean) / self.std)
+        return below
+
+    def icdf(self, v: Tensor) -> Tensor:
+        z: Tensor = torch.special.ndtri(v)
+        return self.mean + self.std * z
+
+    def pdf(self, x: Tensor) -> Tensor:
+        z = (x - self.mean) / self.std
+        return torch.exp(-0.5 * z**2) / (self.std * math.sqrt(2 * math.pi))
+
+
+@dataclass(frozen=True)
+class Laplace(Symmetric):
+    """The Laplace distribution."""
+
+    mean: float
+    scale: float
+
+    def __post_init__(self) -> None:
+        require.finite("mean", self.mean)
+        require.positive("scale", self.scale)
+
+    def cdf(self, x: Tensor) -> Tensor:
+        z = (x - self.mean) / self.scale
+        half = 0.5 * torch.exp(-z.abs())
+        return torch.where(z < 0, half, 1 - half)
+
+    def icdf(self, v: Tensor) -> Tensor:
+        centred = v - 0.5
+        return self.mean - self.scale * centred.sign() * torch.log1p(-2 * centred.abs())
+
+    def pdf(self, x: Tensor) -> Tensor:
+        return torch.exp(-(x - self.mean).abs() / self.scale) / (2 * self.scale)
+
+
+def over_log_snr(process: NoiseProcess, distribution: Symmetric) -> Density:
+    """The density over u that makes log-SNR follow `distribution`.
+
+    Discrete time takes the nearest timestep (bins split halfway between neighbouring log-SNRs);
+    continuous time is exact, cut to the process's own range.
+    """
+    if process.timesteps is None:
+        return PulledBack(process, distribution)
+    log_snr = process.log_snr(process.grid())
+    # The middle between a finite log-SNR and minus infinity (zero terminal SNR) is minus infinity.
+    middle = (log_snr[1:] + log_snr[:-1]) / 2
+    end = torch.tensor([math.inf], dtype=torch.float64)
+    return Table(edges(process.timesteps), _masses(distribution, torch.cat([end, middle, -end])))
+
+
+def _masses(distribution: Symmetric, falling: Tensor) -> Tensor:
+    """The mass between neighbours of a falling sequence, without cancellation in either tail."""
+    lower = distribution.cdf(falling)
+    upper = distribution.cdf(2 * distribution.mean - falling)
+    in_lower_half = falling[:-1] < distribution.mean
+    return torch.where(in_lower_half, lower[:-1] - lower[1:], upper[1:] - upper[:-1])
+
+
+class PulledBack(Density):
+    """p(u) = f(log_snr(u)) |d log_snr / du|, normalised over the process's range."""
+
+    def __init__(self, process: NoiseProcess, distribution: Symmetric) -> None:
+        self.process, self.distribution = process, distribution
+        # log-SNR falls with u: the data end has the most mass below it.
+        ends = process.log_snr(torch.tensor([0.0, 1.0], dtype=torch.float64))
+        self._top, self._bottom = (float(distribution.cdf(end)) for end in ends)
+        if self._top - self._bottom < 1e-6:
+            raise Unsupported(
+                f"{distribution} has next to no mass between the process's log-SNRs "
+                f"{float(ends[1]):.3g} and {float(ends[0]):.3g}: move its mean or widen it."
+            )
+
+    def __repr__(self) -> str:
+        return f"PulledBack({self.distribution})"
+
+    def quantile(self, v: Tensor) -> Tensor:
+        mass = self._top - v * (self._top - self._bottom)
+        return self.process.at_log_snr(self.distribution.icdf(mass)).clamp(0, 1 - 2**-24)
+
+    def pdf(self, u: Tensor) -> Tensor:
+        height = self.distribution.pdf(self.process.log_snr(u))
+        return height * self.process.log_snr_rate(u).abs() / (self._top - self._bottom)
+
+    def cdf(self, u: Tensor) -> Tensor:
+        mass = self.distribution.cdf(self.process.log_snr(u))
+        return (self._top - mass) / (self._top - self._bottom)

@@ -1,0 +1,94 @@
+"""The sampler: `draw` chooses timesteps, `learn` hears what came of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from torch import Tensor
+
+from stepwell.core.density import Density, edges
+from stepwell.core.errors import StateMismatch
+from stepwell.core.feedback import Feedback, ProbeSpec
+from stepwell.core.process import NoiseProcess
+from stepwell.core.shapes import PerExample
+from stepwell.core.tick import Tick
+
+State: TypeAlias = dict[str, Any]
+"""Tensors, numbers, strings and dicts of these: nothing that needs code to load."""
+
+Metrics: TypeAlias = Mapping[str, Tensor]
+"""Scalars on the device where they were made: reading them is the caller's choice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """Timesteps for one batch."""
+
+    u: PerExample
+    """[B]: unit time."""
+    log_prob: PerExample
+    """[B]: the log of the density that each u was drawn from."""
+    correction: PerExample
+    """[B]: the factor that keeps the objective (reference / density); 1 unless `unbiased`."""
+    action: Tensor | None = None
+    """[B, ...]: whatever the sampler wants to hear back in its feedback."""
+
+
+class TimestepSampler(ABC):
+    """Which timesteps to train on. It sees x0 and unit time, never a model or a weighting."""
+
+    reference: Density | None = None
+    """The density that the corrections restore; None if there are none."""
+
+    @property
+    def probe(self) -> ProbeSpec | None:
+        """What has to be measured for this sampler; None costs nothing."""
+        return None
+
+    def draw(self, x0: Tensor, tick: Tick) -> Draw:
+        """Timesteps for the examples x0 [B, ...]: a pure function of the sampler's state, x0 and tick."""
+        return self.place(tick.uniform("timestep", len(x0), x0.device), x0, tick)
+
+    @abstractmethod
+    def place(self, v: PerExample, x0: Tensor, tick: Tick) -> Draw:
+        """The draw that uniforms v stand for: an inverse CDF, so that combinators can choose v."""
+
+    @abstractmethod
+    def density(self, u: Tensor, x0: Tensor | None = None) -> Tensor:
+        """The density [n] at u [n] now; given x0, of the draws for that batch."""
+
+    @abstractmethod
+    def cdf(self, u: Tensor, x0: Tensor | None = None) -> Tensor:
+        """The mass [n] below u [n] now."""
+
+    @abstractmethod
+    def learn(self, feedback: Feedback) -> Metrics:
+        """Take in what one update did."""
+
+    @abstractmethod
+    def state_dict(self) -> State:
+        """Everything that the next draw depends on, beside the tick."""
+
+    @abstractmethod
+    def load_state_dict(self, state: State) -> None:
+        """Continue where `state_dict` was taken."""
+
+
+def matching(state: State, kind: str) -> State:
+    """`state`, if it was written by a sampler of this kind (and these parameters)."""
+    found = state.get("kind") if isinstance(state, Mapping) else None
+    if found != kind:
+        raise StateMismatch(
+            f"this state was saved by {found or 'something that is not a sampler'}, "
+            f"but it is being loaded into {kind}: build the sampler it was saved from, "
+            "or start without the state."
+        )
+    return state
+
+
+def pmf(sampler: TimestepSampler, process: NoiseProcess) -> Tensor:
+    """The probability of every timestep [T] (of every thousandth, if time is continuous)."""
+    return sampler.cdf(edges(len(process.grid()))).diff()

@@ -1,0 +1,1 @@
+"""Noise processes: discrete schedules, flow matching, EDM, and whatever a scheduler object describes."""

@@ -1,0 +1,149 @@
+"""Variance-preserving diffusion in T discrete timesteps (DDPM and its family)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from stepwell.core import require
+from stepwell.core.density import Uniform
+from stepwell.core.errors import InvalidParameter
+from stepwell.core.lookup import Lookup, precise
+from stepwell.core.process import NoiseProcess
+from stepwell.core.shapes import PerExample
+from stepwell.processes import schedules
+from stepwell.processes.prediction import MIXES, prediction_name
+
+PREDICTIONS = ("eps", "v", "x0")
+_LEAST_ALPHA = 1e-12
+"""Keeps the bound's coefficient finite at a zero-SNR timestep, where Eq. 7 divides by zero."""
+
+
+class DiscreteProcess(NoiseProcess):
+    """x_t = sqrt(abar_t) x0 + sqrt(1 - abar_t) eps for t = floor(u T)."""
+
+    shift = 1.0
+
+    def __init__(self, alphas_cumprod: Tensor, prediction: str = "eps") -> None:
+        kept = torch.as_tensor(alphas_cumprod).detach().to("cpu", torch.float64)
+        if kept.dim() != 1 or len(kept) == 0:
+            raise InvalidParameter(f"alphas_cumprod must be a list of values, not shape {tuple(kept.shape)}.")
+        if not ((kept >= 0) & (kept < 1)).all() or (kept.diff() >= 0).any():
+            raise InvalidParameter("alphas_cumprod must fall strictly and stay in [0, 1).")
+        self.timesteps = self._count = len(kept)
+        self.prediction = prediction_name(prediction, PREDICTIONS)
+        self.reference = Uniform()
+        self._signal, self._noise = Lookup(kept.sqrt()), Lookup((1 - kept).sqrt())
+        log_snr = torch.log(kept) - torch.log1p(-kept)
+        self._log_snr = Lookup(log_snr)
+        self._rate = Lookup(_slope(log_snr))
+        self._bound = {name: Lookup(bound(kept)) for name, bound in BOUNDS.items()}
+
+    def __repr__(self) -> str:
+        return f"DiscreteProcess(timesteps={self.timesteps}, prediction={self.prediction!r})"
+
+    def index(self, u: PerExample) -> PerExample:
+        """t = floor(u T), as int64. In float64, since float32 rounds u T up across the border."""
+        return (u.to(precise(u)) * self._count).long().clamp_(0, self._count - 1)
+
+    def scales(self, u: PerExample) -> tuple[PerExample, PerExample]:
+        index = self.index(u)
+        return self._signal.at(index, u.dtype), self._noise.at(index, u.dtype)
+
+    def target_mix(self, u: PerExample) -> tuple[PerExample, PerExample]:
+        return MIXES[self.prediction](*self.scales(u))
+
+    def input_scale(self, u: PerExample) -> PerExample:
+        return torch.ones_like(u)
+
+    def time(self, u: PerExample) -> PerExample:
+        return self.index(u)
+
+    def unit_time(self, time: PerExample) -> PerExample:
+        return ((time.to(precise(time)) + 0.5) / self._count).to(torch.get_default_dtype())
+
+    def log_snr(self, u: PerExample) -> PerExample:
+        return self._log_snr.at(self.index(u), u.dtype)
+
+    def log_snr_rate(self, u: PerExample) -> PerExample:
+        return self._rate.at(self.index(u), u.dtype)
+
+    def at_log_snr(self, log_snr: Tensor) -> Tensor:
+        table = self._log_snr.on(log_snr.device, log_snr.dtype)
+        middle = (table[1:] + table[:-1]) / 2
+        # searchsorted wants a rising table; log-SNR falls.
+        return self.unit_time(torch.searchsorted(-middle, -log_snr.contiguous())).to(log_snr)
+
+    def bound_coefficient(self, u: PerExample, variance: str) -> PerExample:
+        require.one_of("variance", variance, tuple(BOUNDS))
+        return self._bound[variance].at(self.index(u), u.dtype)
+
+
+def _slope(values: Tensor) -> Tensor:
+    """d values / du over equal bins; 0 if there is one bin."""
+    if len(values) < 2:
+        return torch.zeros_like(values)
+    (slope,) = torch.gradient(values)
+    return slope * len(values)
+
+
+def _fixed_large(kept: Tensor) -> Tensor:
+    """beta / (2 alpha (1 - abar)): the reverse variance is beta_t."""
+    alpha, beta = _alpha_beta(kept)
+    return beta / (2 * alpha * (1 - kept))
+
+
+def _fixed_small(kept: Tensor) -> Tensor:
+    """(SNR_{t-1} / SNR_t - 1) / 2: the reverse variance is the posterior's.
+
+    The posterior of t = 0 has no variance and its term would be infinite; as in every DDPM code, t = 0
+    borrows the variance of t = 1 (linear, T = 1000: c_0 = 0.916987).
+    """
+    alpha, beta = _alpha_beta(kept)
+    before = torch.cat([kept.new_ones(1), kept[:-1]])
+    posterior = beta * (1 - before) / (1 - kept)
+    posterior[0] = posterior[1] if len(kept) > 1 else beta[0]
+    return beta**2 / (2 * posterior * alpha * (1 - kept))
+
+
+def _alpha_beta(kept: Tensor) -> tuple[Tensor, Tensor]:
+    before = torch.cat([kept.new_ones(1), kept[:-1]])
+    alpha = kept / before
+    return alpha.clamp(min=_LEAST_ALPHA), 1 - alpha
+
+
+BOUNDS: dict[str, Callable[[Tensor], Tensor]] = {
+    "fixed-large": _fixed_large,
+    "fixed-small": _fixed_small,
+}
+"""The variances of the reverse step, and c_t [T] under each (Kim et al. 2025, Eq. 7)."""
+
+
+def straight(
+    schedule: str,
+    timesteps: int = 1000,
+    prediction: str = "eps",
+    beta_start: float | None = None,
+    beta_end: float | None = None,
+    zero_terminal_snr: bool = False,
+) -> DiscreteProcess:
+    """The schedules that are a line in beta or in its root: linear, quadratic, scaled-linear."""
+    betas = schedules.STRAIGHT[schedule](timesteps, beta_start, beta_end)
+    return _of_betas(betas, prediction, zero_terminal_snr)
+
+
+def cosine(
+    timesteps: int = 1000,
+    prediction: str = "eps",
+    offset: float = 0.008,
+    zero_terminal_snr: bool = False,
+) -> DiscreteProcess:
+    """Improved DDPM's cosine schedule (Nichol and Dhariwal 2021)."""
+    return _of_betas(schedules.cosine(timesteps, offset), prediction, zero_terminal_snr)
+
+
+def _of_betas(betas: Tensor, prediction: str, zero_snr: bool) -> DiscreteProcess:
+    kept = torch.cumprod(1 - betas, dim=0)
+    return DiscreteProcess(schedules.zero_terminal_snr(kept) if zero_snr else kept, prediction)

@@ -1,0 +1,94 @@
+"""Rectified flow: a straight line from data to noise (Liu et al. 2023; Esser et al. 2024, SD3)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from stepwell.core import require
+from stepwell.core.density import Density, Uniform
+from stepwell.core.errors import Unsupported
+from stepwell.core.log_snr import Normal, over_log_snr
+from stepwell.core.lookup import precise
+from stepwell.core.process import NoiseProcess
+from stepwell.core.shapes import PerExample
+from stepwell.core.warp import Shift
+from stepwell.processes.prediction import MIXES, prediction_name
+
+PREDICTIONS = ("velocity", "eps", "x0")
+REFERENCES = ("uniform", "logit-normal")
+
+
+class FlowProcess(NoiseProcess):
+    """x_t = (1 - t) x0 + t eps, with t = u after the timestep shift s: t = s u / (1 + (s - 1) u).
+
+    With `timesteps`, t takes the T values of diffusers' flow-match schedulers, 1/T to 1 before the shift.
+    """
+
+    def __init__(
+        self,
+        prediction: str = "velocity",
+        shift: float = 1.0,
+        timesteps: int | None = None,
+        time_scale: float = 1000.0,
+        reference: str = "uniform",
+    ) -> None:
+        self.prediction = prediction_name(prediction, PREDICTIONS)
+        self.shift = require.positive("shift", shift)
+        self.timesteps = None if timesteps is None else require.count("timesteps", timesteps)
+        self.time_scale = require.positive("time_scale", time_scale)
+        self._warp = Shift(self.shift)
+        self.reference = _reference(require.one_of("reference", reference, REFERENCES))
+
+    def __repr__(self) -> str:
+        return f"FlowProcess(shift={self.shift:g}, timesteps={self.timesteps})"
+
+    def sigma(self, u: PerExample) -> PerExample:
+        """The flow's own time t in [0, 1]: the share of noise."""
+        if self.timesteps is not None:
+            index = (u.to(precise(u)) * self.timesteps).floor().clamp(0, self.timesteps - 1)
+            u = ((index + 1) / self.timesteps).to(u)
+        return self._warp.forward(u)
+
+    def scales(self, u: PerExample) -> tuple[PerExample, PerExample]:
+        sigma = self.sigma(u)
+        return 1 - sigma, sigma
+
+    def target_mix(self, u: PerExample) -> tuple[PerExample, PerExample]:
+        return MIXES[self.prediction](*self.scales(u))
+
+    def input_scale(self, u: PerExample) -> PerExample:
+        return torch.ones_like(u)
+
+    def time(self, u: PerExample) -> PerExample:
+        return self.time_scale * self.sigma(u)
+
+    def unit_time(self, time: PerExample) -> PerExample:
+        return self._at_sigma(time / self.time_scale)
+
+    def log_snr_rate(self, u: PerExample) -> PerExample:
+        sigma = self.sigma(u)
+        return -2 / (sigma * (1 - sigma)) * self._warp.rate(u)
+
+    def at_log_snr(self, log_snr: Tensor) -> Tensor:
+        return self._at_sigma(torch.sigmoid(-log_snr / 2))
+
+    def bound_coefficient(self, u: PerExample, variance: str) -> PerExample:
+        raise Unsupported(
+            f"the variational bound with variance {variance!r} is a sum over DDPM's discrete chain, "
+            "which a flow does not have: use a weighting of the SNR (min-snr, p2, ...) or none."
+        )
+
+    def _at_sigma(self, sigma: Tensor) -> Tensor:
+        u = self._warp.inverse(sigma)
+        if self.timesteps is None:
+            return u
+        nearest = (u * self.timesteps).round().clamp(1, self.timesteps)
+        return (nearest - 0.5) / self.timesteps
+
+
+def _reference(name: str) -> Density:
+    if name == "uniform":
+        return Uniform()
+    # SD3's logit-normal(0, 1) over unshifted time is N(0, 2) in log-SNR: log_snr = -2 logit(t).
+    return over_log_snr(FlowProcess(), Normal(0.0, 2.0))

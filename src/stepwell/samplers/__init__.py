@@ -1,0 +1,1 @@
+"""Timestep samplers: static densities, learners, and the combinators that shape both."""

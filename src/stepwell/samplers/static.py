@@ -1,0 +1,156 @@
+"""Samplers that never learn: one density, one inverse CDF."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import torch
+from torch import Tensor
+
+from stepwell.core import require
+from stepwell.core.density import Density, Table, Uniform, edges, rounded
+from stepwell.core.density import table as checked_table
+from stepwell.core.errors import Unsupported
+from stepwell.core.feedback import Feedback
+from stepwell.core.log_snr import Laplace, Normal, over_log_snr
+from stepwell.core.process import NoiseProcess
+from stepwell.core.sampler import Metrics, State, TimestepSampler, matching
+from stepwell.core.special import beta_cdf
+from stepwell.samplers.one_density import OneDensity
+
+FINE_BINS = 4096
+"""Bins of a tabulated density over continuous time."""
+
+
+class Static(OneDensity):
+    """A density that stays as it is."""
+
+    def __init__(self, density: Density, label: str) -> None:
+        self._density, self.label = density, label
+
+    @property
+    def current(self) -> Density:
+        return self._density
+
+    def learn(self, feedback: Feedback) -> Metrics:
+        return {}
+
+    def state_dict(self) -> State:
+        return {"kind": self.label}
+
+    def load_state_dict(self, state: State) -> None:
+        matching(state, self.label)
+
+
+@dataclass(frozen=True)
+class LogitNormal(Density):
+    """u = sigmoid(mean + std z), z standard normal."""
+
+    mean: float
+    std: float
+
+    def __post_init__(self) -> None:
+        require.finite("mean", self.mean)
+        require.positive("std", self.std)
+
+    def quantile(self, v: Tensor) -> Tensor:
+        # float32 rounds sigmoid to 1 beyond 17: kept below 1, and above 0 where the density ends.
+        return torch.sigmoid(self.mean + self.std * torch.special.ndtri(v)).clamp(2**-40, 1 - 2**-24)
+
+    def pdf(self, u: Tensor) -> Tensor:
+        z = (torch.logit(u) - self.mean) / self.std
+        height = torch.exp(-0.5 * z**2) / (u * (1 - u) * self.std * math.sqrt(2 * math.pi))
+        return torch.where((u > 0) & (u < 1), height, 0.0)
+
+    def cdf(self, u: Tensor) -> Tensor:
+        below: Tensor = torch.special.ndtr((torch.logit(u) - self.mean) / self.std)
+        return below
+
+
+@dataclass(frozen=True)
+class CosMap(Density):
+    """p(u) = 2 / (pi (1 - 2 u + 2 u^2))."""
+
+    def quantile(self, v: Tensor) -> Tensor:
+        return (0.5 + 0.5 * torch.tan(math.pi / 2 * (v - 0.5))).clamp(0, 1 - 2**-24)
+
+    def pdf(self, u: Tensor) -> Tensor:
+        return 2 / (math.pi * (1 - 2 * u + 2 * u**2))
+
+    def cdf(self, u: Tensor) -> Tensor:
+        return 0.5 + 2 / math.pi * torch.atan(2 * u - 1)
+
+
+def uniform(process: NoiseProcess) -> TimestepSampler:
+    """Every timestep alike (Ho et al. 2020)."""
+    return Static(Uniform(), "uniform")
+
+
+def logit_normal(
+    process: NoiseProcess, mean: float = 0.0, std: float = 1.0, as_published: bool = False
+) -> TimestepSampler:
+    """SD3's logit-normal (Esser et al. 2024); Kim et al. 2025 call it log-normal.
+
+    `as_published` maps to timesteps by round(u (T - 1)), as Kim et al.'s code does.
+    """
+    density: Density = LogitNormal(mean, std)
+    if as_published:
+        density = rounded(density, _timesteps(process, "as_published"))
+    return Static(density, f"logit-normal(mean={mean:g}, std={std:g}, as_published={as_published})")
+
+
+def log_normal_sigma(process: NoiseProcess, mean: float = -1.2, std: float = 1.2) -> TimestepSampler:
+    """EDM's ln sigma ~ N(mean, std) with sigma = noise / signal (Karras et al. 2022)."""
+    density = over_log_snr(process, Normal(-2 * mean, 2 * std))
+    return Static(density, f"log-normal-sigma(mean={mean:g}, std={std:g})")
+
+
+def laplace(process: NoiseProcess, mean: float = 0.0, scale: float = 0.5) -> TimestepSampler:
+    """log-SNR ~ Laplace(mean, scale) (Hang et al. 2025, Improved Noise Schedule)."""
+    density = over_log_snr(process, Laplace(mean, scale))
+    return Static(density, f"laplace(mean={mean:g}, scale={scale:g})")
+
+
+def mode(process: NoiseProcess, scale: float = 1.29) -> TimestepSampler:
+    """SD3's mode sampling with heavy tails: u = 1 - w - s (cos^2(pi w / 2) - 1 + w) (Esser et al. 2024)."""
+    require.between("scale", scale, -1, 2 / (math.pi - 2))
+    w = 1 - edges(FINE_BINS)
+    borders = 1 - w - scale * (torch.cos(math.pi / 2 * w) ** 2 - 1 + w)
+    # The formula is an inverse CDF: equal masses between its values tabulate it.
+    borders[0], borders[-1] = 0.0, 1.0
+    return Static(Table(borders, torch.ones(FINE_BINS, dtype=torch.float64)), f"mode(scale={scale:g})")
+
+
+def cosmap(process: NoiseProcess) -> TimestepSampler:
+    """SD3's CosMap density, 2 / (pi (1 - 2 u + 2 u^2)) (Esser et al. 2024)."""
+    return Static(CosMap(), "cosmap")
+
+
+def beta(process: NoiseProcess, alpha: float = 0.8, beta: float = 1.0) -> TimestepSampler:
+    """u ~ Beta(alpha, beta); alpha 0.8, beta 1 is B-TTDM (Zheng et al. 2024)."""
+    require.positive("alpha", alpha)
+    require.positive("beta", beta)
+    borders = edges(process.timesteps or FINE_BINS)
+    masses = beta_cdf(borders, alpha, beta).diff()
+    return Static(Table(borders, masses), f"beta(alpha={alpha:g}, beta={beta:g})")
+
+
+def table(
+    process: NoiseProcess, masses: Sequence[float], borders: Sequence[float] | None = None
+) -> TimestepSampler:
+    """Any piecewise-constant density: masses of equal bins, or of the bins between `borders`."""
+    density = checked_table(
+        torch.as_tensor(masses, dtype=torch.float64),
+        None if borders is None else torch.as_tensor(borders, dtype=torch.float64),
+    )
+    content = f"{density.borders.tolist()} {density.cumulative.tolist()}"
+    return Static(density, f"table({blake2b(content.encode(), digest_size=8).hexdigest()})")
+
+
+def _timesteps(process: NoiseProcess, option: str) -> int:
+    if process.timesteps is None:
+        raise Unsupported(f"{option} counts discrete timesteps, and {process} is continuous.")
+    return process.timesteps
