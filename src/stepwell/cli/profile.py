@@ -19,7 +19,8 @@ Spec = tuple[str, dict[str, Any]]
 class Profile:
     """Everything over [T]: one value per timestep, or per thousandth of continuous time."""
 
-    title: str
+    parts: tuple[str, str, str]
+    """Sampler, weighting and process, as they were asked for."""
     source: str
     learns: bool
     unbiased: bool
@@ -29,6 +30,11 @@ class Profile:
     """Relative to uniform."""
     effective: Tensor
     """The share of the objective's weight on the network's own loss, relative to uniform."""
+
+    @property
+    def title(self) -> str:
+        """All three in one line."""
+        return " · ".join(self.parts)
 
     def plain(self) -> dict[str, Any]:
         """For JSON."""
@@ -56,7 +62,7 @@ def profile(sampler: Spec, weighting: Spec, process: Spec) -> Profile:
     drawn = density if chosen.reference is None else chosen.reference.pdf(u)
     effective = drawn * weight
     return Profile(
-        title=f"{_written(sampler)} · weighting {_written(weighting)} · {_written(process)}",
+        parts=(_written(sampler), f"weighting {_written(weighting)}", _written(process)),
         source=f"{entry.summary} ({entry.source})",
         learns=entry.learns,
         unbiased=chosen.reference is not None,

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stepwell.catalogue.entries import AMBIGUOUS
 from stepwell.catalogue.find import all_entries, canonical, find, split_pair, split_spec
 from stepwell.cli import chart
 from stepwell.core.errors import InvalidParameter, UnknownName
@@ -85,6 +86,8 @@ def _kind_of(name: str) -> str:
     try:
         find("sampler", name)
     except UnknownName as error:
+        if canonical(name) in AMBIGUOUS:
+            raise
         known = ", ".join(other for of_kind, other in all_entries() if of_kind != "sampler")
         raise UnknownName(f"{error} Weightings and processes: {known}.") from None
     return "sampler"

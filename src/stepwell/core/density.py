@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,6 +25,10 @@ class Density(ABC):
     @abstractmethod
     def cdf(self, u: Tensor) -> Tensor:
         """The mass [n] below u [n]."""
+
+    def masses(self, borders: Tensor) -> Tensor:
+        """The mass [K] between neighbours of rising borders [K + 1]."""
+        return self.cdf(borders).diff()
 
 
 def centres(count: int) -> Tensor:
@@ -58,6 +63,16 @@ class Uniform(Density):
         return u
 
 
+class _Beside(NamedTuple):
+    """A table in the dtype and on the device of what is asked, copied once."""
+
+    borders: Tensor
+    cumulative: Tensor
+    heights: Tensor
+    ends: Tensor
+    """The largest number under each bin's upper border: bins are open above, rounding is not."""
+
+
 class Table(Density):
     """Piecewise constant: `masses` [K], not necessarily normalised, between `borders` [K + 1].
 
@@ -67,46 +82,43 @@ class Table(Density):
     def __init__(self, borders: Tensor, masses: Tensor) -> None:
         total = torch.cat([masses.new_zeros(1), masses.cumsum(0)])
         # Dividing by the last entry makes it exactly 1, so that no v < 1 falls past the last mass.
-        self.borders, self.cumulative = borders, total / total[-1]
-        self._copies: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = {}
+        self.borders, self.cumulative, self.shares = borders, total / total[-1], masses / total[-1]
+        self._copies: dict[tuple[torch.device, torch.dtype], _Beside] = {}
 
     def __repr__(self) -> str:
         return f"Table({len(self.borders) - 1} bins)"
 
-    def masses(self) -> Tensor:
-        """The probability [K] of each bin."""
-        return self.cumulative.diff()
+    def masses(self, borders: Tensor) -> Tensor:
+        # Differences of the cumulative sum would lose small masses near 1.
+        own = borders.shape == self.borders.shape and torch.equal(borders.to(self.borders), self.borders)
+        return self.shares.to(borders) if own else super().masses(borders)
 
     def bin_of(self, u: Tensor) -> Tensor:
         """The index [n] of the bin that holds u [n]."""
-        borders, _ = self._like(u)
-        return torch.searchsorted(borders[1:-1], u.contiguous(), right=True)
+        return torch.searchsorted(self._beside(u).borders[1:-1], u.contiguous(), right=True)
 
     def quantile(self, v: Tensor) -> Tensor:
-        borders, cumulative = self._like(v)
-        last = len(borders) - 2
-        index = torch.searchsorted(cumulative[1:], v.contiguous(), right=True).clamp_(max=last)
-        low, high = borders[index], borders[index + 1]
-        start, end = cumulative[index], cumulative[index + 1]
-        share = ((v - start) / (end - start)).clamp_(0, 1)
-        return below(low + share * (high - low), high)
+        of = self._beside(v)
+        index = torch.searchsorted(of.cumulative[1:], v.contiguous(), right=True)
+        index.clamp_(max=len(of.heights) - 1)
+        u = of.borders[index] + (v - of.cumulative[index]).clamp_(min=0) / of.heights[index]
+        return torch.minimum(u, of.ends[index])
 
     def pdf(self, u: Tensor) -> Tensor:
-        borders, cumulative = self._like(u)
-        return (cumulative.diff() / borders.diff())[self.bin_of(u)]
+        return self._beside(u).heights[self.bin_of(u)]
 
     def cdf(self, u: Tensor) -> Tensor:
-        borders, cumulative = self._like(u)
-        index = self.bin_of(u)
-        low, high = borders[index], borders[index + 1]
-        start, end = cumulative[index], cumulative[index + 1]
-        return start + (end - start) * ((u - low) / (high - low)).clamp(0, 1)
+        of, index = self._beside(u), self.bin_of(u)
+        mass = of.cumulative[index] + (u - of.borders[index]) * of.heights[index]
+        return torch.minimum(mass, of.cumulative[index + 1])
 
-    def _like(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        """Borders and cumulative masses beside u, copied once."""
+    def _beside(self, u: Tensor) -> _Beside:
         found = self._copies.get((u.device, u.dtype))
         if found is None:
-            found = self.borders.to(u), self.cumulative.to(u)
+            borders, cumulative = self.borders.to(u), self.cumulative.to(u)
+            heights = self.shares / self.borders.diff().to(self.shares)
+            ends = torch.nextafter(borders[1:], torch.zeros_like(borders[1:]))
+            found = _Beside(borders, cumulative, heights.to(u), ends)
             self._copies[u.device, u.dtype] = found
         return found
 
@@ -137,4 +149,4 @@ def rounded(density: Density, timesteps: int) -> Table:
         return Table(edges(1), torch.ones(1, dtype=torch.float64))
     middle = (torch.arange(timesteps - 1, dtype=torch.float64) + 0.5) / (timesteps - 1)
     zero, one = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
-    return Table(edges(timesteps), torch.cat([zero, density.cdf(middle), one]).diff())
+    return Table(edges(timesteps), density.masses(torch.cat([zero, middle, one])))

@@ -16,10 +16,7 @@ from stepwell.core.process import NoiseProcess
 
 
 class Symmetric(ABC):
-    """A distribution on the real line, symmetric about its mean.
-
-    Not torch.distributions: its normal CDF is 1 + erf, which loses the lower tail.
-    """
+    """A distribution on the real line, symmetric about its mean."""
 
     mean: float
 
@@ -29,6 +26,11 @@ class Symmetric(ABC):
     def icdf(self, v: Tensor) -> Tensor: ...
     @abstractmethod
     def pdf(self, x: Tensor) -> Tensor: ...
+
+    def masses(self, rising: Tensor) -> Tensor:
+        """The mass between neighbours of rising points, without cancellation in either tail."""
+        lower, upper = self.cdf(rising), self.cdf(2 * self.mean - rising)
+        return torch.where(rising[1:] < self.mean, lower.diff(), -upper.diff())
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,8 @@ class Normal(Symmetric):
         require.positive("std", self.std)
 
     def cdf(self, x: Tensor) -> Tensor:
-        below: Tensor = torch.special.ndtr((x - self.mean) / self.std)
-        return below
+        # torch's ndtr and its Normal are (1 + erf) / 2, which loses the lower tail.
+        return torch.erfc((self.mean - x) / (self.std * math.sqrt(2))) / 2
 
     def icdf(self, v: Tensor) -> Tensor:
         z: Tensor = torch.special.ndtri(v)
@@ -91,15 +93,8 @@ def over_log_snr(process: NoiseProcess, distribution: Symmetric) -> Density:
     # The middle between a finite log-SNR and minus infinity (zero terminal SNR) is minus infinity.
     middle = (log_snr[1:] + log_snr[:-1]) / 2
     end = torch.tensor([math.inf], dtype=torch.float64)
-    return Table(edges(process.timesteps), _masses(distribution, torch.cat([end, middle, -end])))
-
-
-def _masses(distribution: Symmetric, falling: Tensor) -> Tensor:
-    """The mass between neighbours of a falling sequence, without cancellation in either tail."""
-    lower = distribution.cdf(falling)
-    upper = distribution.cdf(2 * distribution.mean - falling)
-    in_lower_half = falling[:-1] < distribution.mean
-    return torch.where(in_lower_half, lower[:-1] - lower[1:], upper[1:] - upper[:-1])
+    rising = torch.cat([-end, middle.flip(0), end])
+    return Table(edges(process.timesteps), distribution.masses(rising).flip(0))
 
 
 class PulledBack(Density):

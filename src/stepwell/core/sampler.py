@@ -64,6 +64,10 @@ class TimestepSampler(ABC):
     def cdf(self, u: Tensor, x0: Tensor | None = None) -> Tensor:
         """The mass [n] below u [n] now."""
 
+    def masses(self, borders: Tensor) -> Tensor:
+        """The mass [K] between neighbours of rising borders [K + 1], now."""
+        return self.cdf(borders).diff()
+
     @abstractmethod
     def learn(self, feedback: Feedback) -> Metrics:
         """Take in what one update did."""
@@ -91,4 +95,4 @@ def matching(state: State, kind: str) -> State:
 
 def pmf(sampler: TimestepSampler, process: NoiseProcess) -> Tensor:
     """The probability of every timestep [T] (of every thousandth, if time is continuous)."""
-    return sampler.cdf(edges(len(process.grid()))).diff()
+    return sampler.masses(edges(len(process.grid())))

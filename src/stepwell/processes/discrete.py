@@ -39,6 +39,7 @@ class DiscreteProcess(NoiseProcess):
         log_snr = torch.log(kept) - torch.log1p(-kept)
         self._log_snr = Lookup(log_snr)
         self._rate = Lookup(_slope(log_snr))
+        self._factor = Lookup(NoiseProcess.eps_factor(self, self.grid()))
         self._bound = {name: Lookup(bound(kept)) for name, bound in BOUNDS.items()}
 
     def __repr__(self) -> str:
@@ -69,6 +70,9 @@ class DiscreteProcess(NoiseProcess):
 
     def log_snr_rate(self, u: PerExample) -> PerExample:
         return self._rate.at(self.index(u), u.dtype)
+
+    def eps_factor(self, u: PerExample) -> PerExample:
+        return self._factor.at(self.index(u), u.dtype)
 
     def at_log_snr(self, log_snr: Tensor) -> Tensor:
         table = self._log_snr.on(log_snr.device, log_snr.dtype)

@@ -35,3 +35,6 @@ class OneDensity(TimestepSampler):
 
     def cdf(self, u: Tensor, x0: Tensor | None = None) -> Tensor:
         return self.current.cdf(u)
+
+    def masses(self, borders: Tensor) -> Tensor:
+        return self.current.masses(borders)

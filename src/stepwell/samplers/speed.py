@@ -65,7 +65,7 @@ def speed(
     mirror = _mirror(len(level), _first_flat(slope, per_step))
     if as_published:
         return PairedInBatch(direct, mirror, label)
-    mixed = 0.5 * direct.masses() + 0.5 * _mirrored(direct, mirror)
+    mixed = 0.5 * direct.shares + 0.5 * _mirrored(direct, mirror)
     return Static(Table(edges(len(level)), mixed), label)
 
 
@@ -109,7 +109,7 @@ def _mirror(count: int, middle: int) -> Tensor:
 
 
 def _mirrored(direct: Table, mirror: Tensor) -> Tensor:
-    return torch.zeros_like(direct.masses()).index_add_(0, mirror, direct.masses())
+    return torch.zeros_like(direct.shares).index_add_(0, mirror, direct.shares)
 
 
 class PairedInBatch(TimestepSampler):
@@ -139,7 +139,7 @@ class PairedInBatch(TimestepSampler):
     def _marginal(self, x0: Tensor | None) -> Table:
         """Over the slots of a batch; half direct in the limit of a large one."""
         share = 0.5 if x0 is None or len(x0) == 0 else (len(x0) // 2 + 1) / len(x0)
-        masses = share * self._direct.masses() + (1 - share) * self._partner_masses
+        masses = share * self._direct.shares + (1 - share) * self._partner_masses
         return Table(self._direct.borders, masses)
 
     def learn(self, feedback: Feedback) -> Metrics:

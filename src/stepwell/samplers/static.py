@@ -47,27 +47,23 @@ class Static(OneDensity):
 
 @dataclass(frozen=True)
 class LogitNormal(Density):
-    """u = sigmoid(mean + std z), z standard normal."""
+    """u = sigmoid(z), z normal."""
 
-    mean: float
-    std: float
-
-    def __post_init__(self) -> None:
-        require.finite("mean", self.mean)
-        require.positive("std", self.std)
+    normal: Normal
 
     def quantile(self, v: Tensor) -> Tensor:
         # float32 rounds sigmoid to 1 beyond 17: kept below 1, and above 0 where the density ends.
-        return torch.sigmoid(self.mean + self.std * torch.special.ndtri(v)).clamp(2**-40, 1 - 2**-24)
+        return torch.sigmoid(self.normal.icdf(v)).clamp(2**-40, 1 - 2**-24)
 
     def pdf(self, u: Tensor) -> Tensor:
-        z = (torch.logit(u) - self.mean) / self.std
-        height = torch.exp(-0.5 * z**2) / (u * (1 - u) * self.std * math.sqrt(2 * math.pi))
+        height = self.normal.pdf(torch.logit(u)) / (u * (1 - u))
         return torch.where((u > 0) & (u < 1), height, 0.0)
 
     def cdf(self, u: Tensor) -> Tensor:
-        below: Tensor = torch.special.ndtr((torch.logit(u) - self.mean) / self.std)
-        return below
+        return self.normal.cdf(torch.logit(u))
+
+    def masses(self, borders: Tensor) -> Tensor:
+        return self.normal.masses(torch.logit(borders))
 
 
 @dataclass(frozen=True)
@@ -96,7 +92,7 @@ def logit_normal(
 
     `as_published` maps to timesteps by round(u (T - 1)), as Kim et al.'s code does.
     """
-    density: Density = LogitNormal(mean, std)
+    density: Density = LogitNormal(Normal(mean, std))
     if as_published:
         density = rounded(density, _timesteps(process, "as_published"))
     return Static(density, f"logit-normal(mean={mean:g}, std={std:g}, as_published={as_published})")

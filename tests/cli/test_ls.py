@@ -1,0 +1,30 @@
+"""`stepwell ls` lists the whole catalogue."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from stepwell.catalogue.entries import ENTRIES
+from stepwell.cli.main import main
+
+
+def test_everything_is_listed_with_its_paper(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ls"]) == 0
+    text = capsys.readouterr().out
+    for entry in ENTRIES:
+        assert f"  {entry.name} " in text
+        assert entry.source in text
+
+
+def test_one_kind_and_its_parameters(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ls", "weightings", "--parameters"]) == 0
+    text = capsys.readouterr().out
+    assert "logit-normal" not in text
+    assert "gamma: the SNR above which weights fall (default 5.0)" in text
+
+
+def test_json_is_complete(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ls", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == len(ENTRIES)

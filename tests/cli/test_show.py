@@ -1,0 +1,109 @@
+"""`stepwell show` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from stepwell.cli import chart
+from stepwell.cli.main import main
+
+
+def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(["show", *words]) == 0
+    return capsys.readouterr().out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(["show", *words]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("\n") == 1, "one line, no traceback"
+    return printed.err
+
+
+def test_a_sampler_is_drawn_with_its_weighting_and_process(capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(capsys, "logit-normal", "mean=0.5", "-w", "min-snr:gamma=3", "-p", "cosine:timesteps=500")
+    assert "logit-normal(mean=0.5) · weighting min-snr(gamma=3) · cosine(timesteps=500)" in text
+    assert "█" in text
+    assert "499 noise" in text
+
+
+def test_the_table_of_fifths_is_the_density(capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(capsys, "table", "masses=1,2,3,4,0")
+    draws = next(line for line in text.splitlines() if line.strip().startswith("draws"))
+    assert draws.split()[1::2] == ["10.0", "20.0", "30.0", "40.0", "0.0"]
+
+
+def test_a_weighting_or_a_process_shows_uniform_draws_with_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "uniform · weighting p2 · linear" in shown(capsys, "p2")
+    assert "uniform · weighting none · flow(shift=3)" in shown(capsys, "flow", "shift=3")
+
+
+def test_effective_weight_of_corrected_draws_is_the_reference(capsys: pytest.CaptureFixture[str]) -> None:
+    (profile,) = json.loads(shown(capsys, "speed", "unbiased=true", "--json"))
+    assert profile["unbiased"]
+    assert profile["effective"] == pytest.approx([1.0] * 1000)
+    assert max(profile["density"]) > 1.3
+
+
+def test_json_has_one_value_per_timestep_for_each_sampler(capsys: pytest.CaptureFixture[str]) -> None:
+    profiles = json.loads(
+        shown(capsys, "uniform", "laplace", "scale=2", "--json", "-p", "cosine:timesteps=50")
+    )
+    assert [len(profile["density"]) for profile in profiles] == [50, 50]
+    assert sum(profiles[1]["density"]) == pytest.approx(50)
+
+
+def test_learners_say_that_this_is_where_they_start(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "It learns" in shown(capsys, "loss-ema")
+
+
+@pytest.mark.parametrize("timesteps", ["1", "2", "7"])
+def test_few_timesteps_still_draw(capsys: pytest.CaptureFixture[str], timesteps: str) -> None:
+    assert "noise" in shown(capsys, "uniform", "-p", f"linear:timesteps={timesteps}")
+
+
+def test_a_picture_is_saved(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "picture.png"
+    shown(capsys, "uniform", "logit-normal", "--save", str(path))
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_terminals_without_block_characters_get_plain_ones(tmp_path: Path) -> None:
+    from stepwell.cli.profile import profile
+
+    text = chart.text(profile(("laplace", {}), ("none", {}), ("linear", {})), fancy=False)
+    text.encode("ascii")
+    with (tmp_path / "ascii").open("w", encoding="ascii") as stream:
+        assert not chart.can_draw_blocks(stream)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("unifrom",), "Did you mean 'uniform'?"),
+        (("log-normal",), "means two things"),
+        (("logit-normal", "meen=1"), "Did you mean 'mean'?"),
+        (("logit-normal", "std=-1"), "std must be above 0"),
+        (("mean=1",), "comes before any name"),
+        (("uniform", "-p", "linaer"), "Did you mean 'linear'?"),
+        (("uniform", "-p", "linear:timesteps=0"), "timesteps must be a whole number"),
+        (("uniform", "-w", "min-snr:gamma=-5"), "gamma must be above 0"),
+        (("uniform", "-w", "vlb", "-p", "flow"), "which a flow does not have"),
+        (("uniform", "within=0.7,0.2"), "a range inside [0, 1] that is not empty"),
+        (("uniform", "within=0.2,0.7", "unbiased=true"), "no correction can restore that"),
+        (("logit-normal", "shift=3", "-p", "flow:shift=3"), "already shifts"),
+        (("p2", "-w", "min-snr"), "names another"),
+        (("table",), "needs masses"),
+        (("uniform", "--save", "picture.jpeg"), "must end in .png"),
+        (("uniform", "--save", "/no/such/folder/x.png"), "there is no folder"),
+        (("uniform", "-w", "min-snr:5"), "not of the form key=value"),
+    ],
+)
+def test_bad_input_gets_one_clear_line(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+) -> None:
+    assert said in refused(capsys, *words)

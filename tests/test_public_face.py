@@ -1,0 +1,90 @@
+"""What `import stepwell` promises: names, laziness, torch and nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import stepwell
+
+PROJECT = Path(__file__).parent.parent
+
+EXERCISE = """
+import stepwell, torch
+from stepwell.catalogue.entries import PROCESSES, SAMPLERS, WEIGHTINGS
+from stepwell.core.errors import Unsupported
+for p in PROCESSES:
+    process = stepwell.process(p.name)
+    for s in SAMPLERS:
+        given = {"masses": [1.0, 2.0]} if s.name == "table" else {}
+        sampler = stepwell.sampler(s.name, process, floor=0.1, stratified=True, **given)
+        draw = sampler.draw(torch.zeros(4, 2), stepwell.Tick())
+        sampler.learn(stepwell.Feedback(stepwell.Tick(), draw.u, torch.ones(4), torch.ones(4)))
+    for w in WEIGHTINGS:
+        try:
+            stepwell.weighting(w.name)(process, draw.u)
+        except Unsupported:
+            assert w.name == "vlb"
+from stepwell.cli.main import main
+assert main(["show", "laplace"]) == 0
+assert main(["show", "laplace", "--save", "x.png"]) == 2
+"""
+
+BLOCK = """
+import sys
+
+class OnlyTorch:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in BLOCKED:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+BLOCKED = {"numpy", "scipy", "matplotlib", "diffusers", "accelerate", "PIL", "safetensors", "rich"}
+sys.meta_path.insert(0, OnlyTorch())
+"""
+
+
+def run(code: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=cwd, timeout=120)
+
+
+def test_all_names_exist_and_are_sorted() -> None:
+    assert stepwell.__all__ == sorted(stepwell.__all__)
+    for name in stepwell.__all__:
+        assert getattr(stepwell, name) is not None
+    assert not hasattr(stepwell, "no_such_name")
+
+
+def test_the_whole_library_runs_on_torch_alone(tmp_path: Path) -> None:
+    done = run(BLOCK + EXERCISE, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "pip install 'stepwell[report]'" in done.stderr
+
+
+def test_help_and_ls_never_import_torch() -> None:
+    for words in (["--help"], ["ls"], ["ls", "--json"], ["show", "--help"]):
+        code = f"""
+import sys
+from stepwell.cli.main import main
+try:
+    main({words!r})
+except SystemExit:
+    pass
+assert "torch" not in sys.modules
+"""
+        done = run(code)
+        assert done.returncode == 0, done.stderr
+
+
+def test_the_environment_has_no_cuda_and_no_torchvision() -> None:
+    from importlib.metadata import distributions
+
+    names = {(d.metadata["Name"] or "").lower() for d in distributions()}
+    assert not {n for n in names if n in ("torchvision", "triton") or n.startswith("nvidia-")}
+
+
+def test_constraints_name_no_hosts() -> None:
+    lines = (PROJECT / "constraints.txt").read_text().splitlines()
+    pins = [line for line in lines if not line.startswith("#")]
+    assert "torch==2.13.0" in pins
+    assert all(pin.count("==") == 1 and "/" not in pin and "@" not in pin for pin in pins)

@@ -1,0 +1,40 @@
+"""The README is run: its Python in order, its commands one by one."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from stepwell.cli.main import main
+
+README = (Path(__file__).parent.parent / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+
+
+def test_python_snippets_run_in_order() -> None:
+    snippets = blocks("python")
+    assert len(snippets) >= 2
+    scope: dict[str, object] = {}
+    for snippet in snippets:
+        exec(compile(snippet, "README.md", "exec"), scope)
+    assert tuple(scope["weight"].shape) == (64,)  # type: ignore[attr-defined]
+
+
+def test_commands_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    lines = [line.partition("#")[0].strip() for block in blocks("sh") for line in block.splitlines()]
+    assert len(lines) >= 3
+    for line in lines:
+        words = shlex.split(line.replace("/tmp/", f"{tmp_path}/"))
+        assert words[0] == "stepwell"
+        assert main(words[1:]) == 0, line
+
+
+def test_files_and_folders_that_it_names_exist() -> None:
+    for path in re.findall(r"`((?:src|docs|benchmarks)[\w/.]*)`", README):
+        assert (Path(__file__).parent.parent / path).exists(), path
