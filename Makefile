@@ -30,8 +30,8 @@ clean:
 	rm -rf .venv runs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist
 
 $(READY): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
-	  || { echo "stepwell needs Python 3.10 or newer: make PYTHON=/path/to/python"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "stepwell needs Python 3.11 or newer: make PYTHON=/path/to/python"; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[all,dev]"
 	@touch $@

@@ -34,4 +34,4 @@ def test_a_bare_install_has_torch_and_no_numpy(tmp_path: Path) -> None:
         [tmp_path / "bare" / "bin" / "stepwell", "--version"], capture_output=True, text=True
     )
     assert version.stdout.startswith("stepwell ")
-    assert sys.version_info >= (3, 10)
+    assert sys.version_info >= (3, 11)

@@ -236,7 +236,7 @@ def test_speed_official_threshold_moves_with_the_number_of_timesteps(timesteps, 
 @pytest.mark.parametrize("timesteps", published.SPEED_MEANINGFUL_SHARE)
 def test_speed_threshold_of_ours_is_a_share_of_the_process(timesteps):
     ours = speed._first_flat(slope("linear", timesteps), 1e-4 * 1000 / timesteps) / timesteps
-    assert ours == pytest.approx(0.642, abs=1.5 / timesteps + 0.002)
+    assert ours == pytest.approx(0.642, abs=0.0025)
 
 
 @pytest.mark.parametrize(("schedule", "printed"), rows(published.SPEED_LEGACY_DIRECT))

@@ -9,7 +9,15 @@ from __future__ import annotations
 
 import pytest
 import torch
-from oracles import OptimalDenoiser, gaussian_nodes, optimal_loss, reference_times
+from oracles import (
+    OptimalDenoiser,
+    gaussian_nodes,
+    optimal_eps_loss,
+    optimal_loss,
+    optimal_output,
+    optimal_x0,
+    reference_times,
+)
 
 import stepwell
 from stepwell.catalogue.find import all_entries
@@ -56,7 +64,7 @@ def expectation(sampler, process, weighting, v=None):
 def assert_keeps_the_objective(sampler, process, weighting):
     found, error = expectation(sampler, process, weighting)
     wanted = reference_expectation(process, weighting)
-    assert error < 0.01 * wanted, "the quadrature is too coarse to show anything"
+    assert error < 1e-3 * wanted, "the quadrature is too coarse to show anything"
     assert abs(found - wanted) <= error + ROUNDING * wanted
 
 
@@ -84,6 +92,19 @@ def test_the_oracle_is_what_an_objective_measures(name, weighting):
         # Discrete processes answer unit_time in float32, so for them the denoiser's time is rounded.
         torch.testing.assert_close(plain, optimal_loss(process, u, STD), rtol=1e-6, atol=1e-12)
         torch.testing.assert_close(weighted, losses(process, objective.weighting, u), rtol=1e-6, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", PROCESSES)
+def test_the_oracle_is_the_same_seen_from_x0_and_from_eps(name):
+    process = stepwell.process(name)
+    u = process.grid()
+    xt = torch.linspace(-2, 2, len(u), dtype=torch.float64)
+    output = optimal_output(process, xt, u, STD)
+    torch.testing.assert_close(
+        process.recover(output, xt, u), optimal_x0(process, xt, u, STD), rtol=1e-6, atol=1e-9
+    )
+    seen_as_eps = optimal_loss(process, u, STD) * process.eps_factor(u)
+    torch.testing.assert_close(seen_as_eps, optimal_eps_loss(process, u, STD))
 
 
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
@@ -136,4 +157,4 @@ def test_speed_as_published_keeps_the_objective_over_a_batch(process, version):
     wanted = reference_expectation(process, weighting)
     # Two grids of half the points, and partners of the last few that the batch cuts off.
     assert abs(found - wanted) <= 2 * error + 4 / POINTS * wanted
-    assert error < 0.01 * wanted
+    assert error < 1e-3 * wanted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -9,9 +10,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from stepwell.bound import learned_variance_bound
 from stepwell.core.density import Density
+from stepwell.core.errors import InvalidParameter
 from stepwell.core.process import NoiseProcess
 from stepwell.core.shapes import PerExample
+from stepwell.processes.discrete import DiscreteProcess
 from stepwell.weightings import Unweighted, Weighting
 
 Denoiser = Callable[[Tensor, PerExample, Any], Tensor]
@@ -43,7 +47,23 @@ class Objective:
     ) -> Losses:
         """The losses of examples x0 [B, ...] at times u [B], in float32 or better."""
         problem = self.process.corrupt(x0, noise, u)
-        output = denoiser(problem.input, problem.time, condition)
-        error = output.to(u.dtype) - problem.target.to(u.dtype)
-        plain = error.square().reshape(len(x0), -1).mean(1)
-        return Losses(plain, plain * self.weighting(self.process, u), torch.zeros_like(plain))
+        output = denoiser(problem.input, problem.time, condition).to(u.dtype)
+        said, extra = self._split(output, x0, problem.xt, u)
+        plain = (said - problem.target.to(u.dtype)).square().reshape(len(x0), -1).mean(1)
+        return Losses(plain, plain * self.weighting(self.process, u), extra)
+
+    def _split(self, output: Tensor, x0: Tensor, xt: Tensor, u: PerExample) -> tuple[Tensor, PerExample]:
+        """The prediction, and the term of a learned variance if the output has one (twice the channels)."""
+        if output.shape == x0.shape:
+            return output, torch.zeros_like(u)
+        doubled = x0.dim() > 1 and output.shape == (len(x0), 2 * x0.shape[1], *x0.shape[2:])
+        if not doubled or not isinstance(self.process, DiscreteProcess):
+            raise InvalidParameter(
+                f"the network answered {tuple(output.shape)} to examples of {tuple(x0.shape)}: it must "
+                "answer the same shape, or twice the channels for a learned variance on a discrete process."
+            )
+        said, fraction = output.chunk(2, dim=1)
+        nats = learned_variance_bound(self.process, x0, xt, said.detach(), fraction, u)
+        # 0.001 x T x bits per dimension, as improved DDPM's hybrid loss (Nichol and Dhariwal 2021, Eq. 16).
+        scale = len(self.process.grid()) / 1000 / (math.log(2) * x0[0].numel())
+        return said, (nats * scale).to(u.dtype)

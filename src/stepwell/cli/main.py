@@ -8,10 +8,10 @@ import sys
 from collections.abc import Sequence
 
 import stepwell
-from stepwell.cli import ls, show
+from stepwell.cli import cp, evaluate, export, generate, ls, show, train
 from stepwell.core.errors import StepwellError
 
-VERBS = (ls, show)
+VERBS = (ls, show, cp, train, generate, evaluate, export)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -41,10 +42,22 @@ def edges(count: int) -> Tensor:
     return torch.arange(count + 1, dtype=torch.float64) / count
 
 
-def below(u: Tensor, limit: Tensor | float) -> Tensor:
-    """`u`, kept under an open upper limit against rounding."""
-    bound = torch.as_tensor(limit, dtype=u.dtype, device=u.device)
-    return torch.minimum(u, torch.nextafter(bound, torch.zeros_like(bound)))
+def not_below(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Values [n] in a narrower dtype, rounded up: a border of 0.501 must not let in 0.50099998."""
+    rounded = values.to(dtype)
+    return torch.where(rounded.to(values.dtype) < values, torch.nextafter(rounded, rounded + 1), rounded)
+
+
+@lru_cache(maxsize=256)
+def _limits(low: float, high: float, dtype: torch.dtype) -> tuple[float, float]:
+    """The smallest and the largest number of a dtype in [low, high)."""
+    ends = not_below(torch.tensor([low, high], dtype=torch.float64), dtype)
+    return float(ends[0]), float(torch.nextafter(ends[1], ends[0]))
+
+
+def inside(u: Tensor, low: float, high: float) -> Tensor:
+    """`u`, kept in [low, high) against rounding."""
+    return u.clamp(*_limits(low, high, u.dtype))
 
 
 class Uniform(Density):
@@ -115,10 +128,10 @@ class Table(Density):
     def _beside(self, u: Tensor) -> _Beside:
         found = self._copies.get((u.device, u.dtype))
         if found is None:
-            borders, cumulative = self.borders.to(u), self.cumulative.to(u)
+            borders = not_below(self.borders, u.dtype).to(u.device)
             heights = self.shares / self.borders.diff().to(self.shares)
             ends = torch.nextafter(borders[1:], torch.zeros_like(borders[1:]))
-            found = _Beside(borders, cumulative, heights.to(u), ends)
+            found = _Beside(borders, self.cumulative.to(u), heights.to(u), ends)
             self._copies[u.device, u.dtype] = found
         return found
 

@@ -42,6 +42,8 @@ class TimestepSampler(ABC):
 
     reference: Density | None = None
     """The density that the corrections restore; None if there are none."""
+    learns: bool = False
+    """Whether `learn` does anything: if not, nobody has to gather feedback for it."""
 
     @property
     def probe(self) -> ProbeSpec | None:

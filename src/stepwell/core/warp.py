@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from stepwell.core import require
-from stepwell.core.density import below
+from stepwell.core.density import inside
 
 
 class Warp(ABC):
@@ -60,7 +60,7 @@ class Squeeze(Warp):
         require.unit_range("the range of unit time", self.low, self.high)
 
     def forward(self, u: Tensor) -> Tensor:
-        return below(self.low + (self.high - self.low) * u, self.high)
+        return inside(self.low + (self.high - self.low) * u, self.low, self.high)
 
     def inverse(self, u: Tensor) -> Tensor:
         return ((u - self.low) / (self.high - self.low)).clamp(0, 1)

@@ -45,6 +45,14 @@ class DiscreteProcess(NoiseProcess):
     def __repr__(self) -> str:
         return f"DiscreteProcess(timesteps={self.timesteps}, prediction={self.prediction!r})"
 
+    def alphas_cumprod(self) -> Tensor:
+        """abar [T], in float64."""
+        return self._signal.values**2
+
+    def betas(self) -> Tensor:
+        """beta [T], in float64."""
+        return _alpha_beta(self.alphas_cumprod())[1]
+
     def index(self, u: PerExample) -> PerExample:
         """t = floor(u T), as int64. In float64, since float32 rounds u T up across the border."""
         return (u.to(precise(u)) * self._count).long().clamp_(0, self._count - 1)
@@ -63,7 +71,10 @@ class DiscreteProcess(NoiseProcess):
         return self.index(u)
 
     def unit_time(self, time: PerExample) -> PerExample:
-        return ((time.to(precise(time)) + 0.5) / self._count).to(torch.get_default_dtype())
+        return self._centre(time).to(torch.get_default_dtype())
+
+    def _centre(self, index: Tensor) -> Tensor:
+        return (index.to(precise(index)) + 0.5) / self._count
 
     def log_snr(self, u: PerExample) -> PerExample:
         return self._log_snr.at(self.index(u), u.dtype)
@@ -78,7 +89,7 @@ class DiscreteProcess(NoiseProcess):
         table = self._log_snr.on(log_snr.device, log_snr.dtype)
         middle = (table[1:] + table[:-1]) / 2
         # searchsorted wants a rising table; log-SNR falls.
-        return self.unit_time(torch.searchsorted(-middle, -log_snr.contiguous())).to(log_snr)
+        return self._centre(torch.searchsorted(-middle, -log_snr.contiguous())).to(log_snr)
 
     def bound_coefficient(self, u: PerExample, variance: str) -> PerExample:
         require.one_of("variance", variance, tuple(BOUNDS))

@@ -17,6 +17,7 @@ from stepwell.processes.prediction import MIXES, prediction_name
 
 PREDICTIONS = ("velocity", "eps", "x0")
 REFERENCES = ("uniform", "logit-normal")
+_LEAST_TIME = 2**-24
 
 
 class FlowProcess(NoiseProcess):
@@ -45,10 +46,14 @@ class FlowProcess(NoiseProcess):
 
     def sigma(self, u: PerExample) -> PerExample:
         """The flow's own time t in [0, 1]: the share of noise."""
-        if self.timesteps is not None:
-            index = (u.to(precise(u)) * self.timesteps).floor().clamp(0, self.timesteps - 1)
-            u = ((index + 1) / self.timesteps).to(u)
-        return self._warp.forward(u)
+        return self._warp.forward(self._unshifted(u))
+
+    def _unshifted(self, u: PerExample) -> PerExample:
+        """Time before the shift; never 0, where the SNR would be infinite."""
+        if self.timesteps is None:
+            return u.clamp(min=_LEAST_TIME)
+        index = (u.to(precise(u)) * self.timesteps).floor().clamp(0, self.timesteps - 1)
+        return ((index + 1) / self.timesteps).to(u)
 
     def scales(self, u: PerExample) -> tuple[PerExample, PerExample]:
         sigma = self.sigma(u)
@@ -68,7 +73,7 @@ class FlowProcess(NoiseProcess):
 
     def log_snr_rate(self, u: PerExample) -> PerExample:
         sigma = self.sigma(u)
-        return -2 / (sigma * (1 - sigma)) * self._warp.rate(u)
+        return -2 / (sigma * (1 - sigma)) * self._warp.rate(self._unshifted(u))
 
     def at_log_snr(self, log_snr: Tensor) -> Tensor:
         return self._at_sigma(torch.sigmoid(-log_snr / 2))

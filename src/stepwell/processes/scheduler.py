@@ -61,7 +61,7 @@ def _flow(scheduler: Any, prediction: str) -> FlowProcess:
         )
     # With dynamic shifting the sigmas are not shifted yet: the shift comes with each image size.
     shift = 1.0 if _setting(scheduler, "use_dynamic_shifting") else float(_setting(scheduler, "shift"))
-    process = FlowProcess(prediction, shift=shift, timesteps=trained)
+    process = FlowProcess(prediction, shift=shift, timesteps=trained, time_scale=float(trained))
     # Index 0 of a flow scheduler is pure noise; unit time 0 is data.
     if not torch.allclose(process.sigma(process.grid()), sigmas.flip(0), atol=1e-4):
         raise Unsupported(

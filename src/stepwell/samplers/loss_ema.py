@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from stepwell.core import require
-from stepwell.core.density import Density, Table, Uniform, edges
+from stepwell.core.density import Density, Table, Uniform, edges, not_below
 from stepwell.core.feedback import Feedback
 from stepwell.core.finite import usable
 from stepwell.core.process import NoiseProcess
@@ -63,6 +63,8 @@ class LossEma(OneDensity):
     The mean decays per example and is debiased; bins without examples stand at the average.
     """
 
+    learns = True
+
     def __init__(
         self,
         label: str,
@@ -74,7 +76,7 @@ class LossEma(OneDensity):
         self._decay = require.between("decay", decay, 0, 1 - 1e-9)
         self.label, self._read = label, read
         self._measure = measure.float()
-        self._borders = borders
+        self._borders = not_below(borders, torch.float32)
         self._mean = torch.zeros_like(self._measure)
         self._seen = torch.zeros_like(self._measure)
         self._refresh()
@@ -84,7 +86,7 @@ class LossEma(OneDensity):
         average = (self._mean.sum() + tiny) / (self._seen.sum() + tiny)
         loss = torch.where(self._seen > 0, self._mean / self._seen.clamp(min=tiny), average)
         # Losses of exactly 0 everywhere would leave no mass at all.
-        self._table = Table(self._borders.to(loss), self._measure * loss.clamp(min=1e-30))
+        self._table = Table(self._borders.to(loss.device), self._measure * loss.clamp(min=1e-30))
 
     @property
     def current(self) -> Density:

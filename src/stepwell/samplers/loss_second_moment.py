@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from stepwell.core import require
-from stepwell.core.density import Density, Table, Uniform, edges
+from stepwell.core.density import Density, Table, Uniform, edges, not_below
 from stepwell.core.feedback import Feedback
 from stepwell.core.finite import usable
 from stepwell.core.process import NoiseProcess
@@ -29,9 +29,12 @@ def loss_second_moment(
 class LossSecondMoment(OneDensity):
     """The last `history` weighted losses of each of K equal bins: [K, history]."""
 
+    learns = True
+
     def __init__(self, measure: Tensor, history: int) -> None:
         self._measure = measure.float()
         self._length = history
+        self._borders = not_below(edges(len(measure)), torch.float32)
         self._losses = torch.zeros(len(measure), history)
         self._count = torch.zeros(len(measure), dtype=torch.long)
         self.label = f"loss-second-moment(bins={len(measure)}, history={history})"
@@ -41,7 +44,7 @@ class LossSecondMoment(OneDensity):
         root = self._losses.square().mean(1).sqrt().clamp(min=1e-30)
         full = (self._count >= self._length).all()
         masses = torch.where(full, self._measure * root, torch.ones_like(root))
-        self._table = Table(edges(len(root)).to(root), masses)
+        self._table = Table(self._borders.to(root.device), masses)
 
     @property
     def current(self) -> Density:

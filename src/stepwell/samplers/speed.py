@@ -56,7 +56,7 @@ def speed(
         masses = torch.tanh(1e6 * (slope - per_step) * (_FLAT / per_step)) + 1.5
     else:
         border = _border(process, tau, as_published)
-        masses = torch.where(process.grid() < border, suppression, 1.0)
+        masses = 1 + (suppression - 1) * (process.grid() < border).double()
     label = f"speed(version={version}, tau={tau}, suppression={suppression:g}, dual={dual}, "
     label += f"as_published={as_published})"
     direct = Table(edges(len(level)), masses)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from stepwell.core.density import below
+from stepwell.core.density import inside
 from stepwell.core.errors import Unsupported
 from stepwell.core.feedback import Feedback, ProbeSpec
 from stepwell.core.process import NoiseProcess
@@ -53,7 +53,7 @@ class Warped(Wrapped):
     def place(self, v: PerExample, x0: Tensor, tick: Tick) -> Draw:
         inner = self.sampler.place(v, x0, tick)
         log_prob = inner.log_prob - self._warp.rate(inner.u).log()
-        return Draw(below(self._warp.forward(inner.u), 1.0), log_prob, inner.correction, inner.action)
+        return Draw(inside(self._warp.forward(inner.u), 0.0, 1.0), log_prob, inner.correction, inner.action)
 
     def density(self, u: Tensor, x0: Tensor | None = None) -> Tensor:
         inner = self._warp.inverse(u)
@@ -64,4 +64,4 @@ class Warped(Wrapped):
         return self.sampler.cdf(self._warp.inverse(u), x0)
 
     def learn(self, feedback: Feedback) -> Metrics:
-        return self.sampler.learn(replace(feedback, u=below(self._warp.inverse(feedback.u), 1.0)))
+        return self.sampler.learn(replace(feedback, u=inside(self._warp.inverse(feedback.u), 0.0, 1.0)))

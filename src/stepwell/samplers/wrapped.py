@@ -13,7 +13,7 @@ class Wrapped(TimestepSampler):
     """A sampler around another; a combinator says only what it changes. `label` guards the state dict."""
 
     def __init__(self, sampler: TimestepSampler, label: str) -> None:
-        self.sampler, self.label = sampler, label
+        self.sampler, self.label, self.learns = sampler, label, sampler.learns
 
     def __repr__(self) -> str:
         return f"{self.label}({self.sampler!r})"

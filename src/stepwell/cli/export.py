@@ -1,0 +1,32 @@
+"""`stepwell export`: a run as a folder for diffusers' DDPMPipeline."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from stepwell.cli.extra import require_extra
+from stepwell.core.errors import StepwellError
+
+
+def register(verbs: Any) -> None:
+    """Add the verb to the command line."""
+    verb = verbs.add_parser("export", help="write a folder that diffusers loads", description=__doc__)
+    verb.add_argument("directory", type=Path, metavar="RUN", help="a run directory")
+    verb.add_argument("--out", type=Path, default=None, help="by default RUN/pipeline")
+    verb.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Load the run's averaged weights and save a pipeline."""
+    require_extra()
+    from stepwell.generate.export import export
+    from stepwell.recipes.build import trained
+
+    out = options.out or options.directory / "pipeline"
+    if out.exists() and any(out.iterdir()):
+        raise StepwellError(f"{out} is not empty: choose another --out.")
+    made = trained(options.directory)
+    export(made.denoiser, made.process, out)
+    print(f"Wrote {out}. In Python: diffusers.DDPMPipeline.from_pretrained({str(out)!r})")

@@ -1,0 +1,71 @@
+"""`stepwell train`: from a workload and a method to a run directory."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from stepwell.cli.extra import require_extra
+
+_EXAMPLES = """examples:
+  stepwell train fashion16 method=min-snr
+  stepwell train fashion16 method=logit-normal:mean=0.5+min-snr process=cosine steps=2000 seed=1 out=runs/try
+  stepwell train images data=my/photos size=32
+  torchrun --nproc_per_node 2 -m stepwell train fashion16 accumulate=2
+
+Run the same command again to resume: the result is bit for bit that of a run never stopped.
+`stepwell train WORKLOAD --settings` lists every setting.
+"""
+
+
+def register(verbs: Any) -> None:
+    """Add the verb to the command line."""
+    verb = verbs.add_parser(
+        "train",
+        help="train a workload with a method",
+        description="Train a workload, shipped or a .toml of your own, with any method and settings.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verb.add_argument("workload", help="a name that `stepwell ls workloads` prints, or a .toml file")
+    verb.add_argument("settings", nargs="*", metavar="key=value", help="method, data, steps, lr, out, ...")
+    verb.add_argument("--dry-run", action="store_true", help="print the resolved recipe and what it costs")
+    verb.add_argument("--inexact", action="store_true", help="resume with another number of processes")
+    verb.add_argument("--settings", action="store_true", dest="explain", help="list every setting and stop")
+    verb.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Resolve, then train or explain."""
+    require_extra()
+    from stepwell.recipes.load import load
+    from stepwell.recipes.run import with_out
+
+    recipe = with_out(load(options.workload, options.settings), options.workload)
+    if options.explain:
+        _explain(recipe)
+    elif options.dry_run:
+        from stepwell.recipes.cost import cost
+
+        _explain(recipe)
+        print(cost(recipe))
+    else:
+        _train(recipe, options.inexact)
+
+
+def _train(recipe: Any, inexact: bool) -> None:
+    from stepwell.cli.progress import Progress
+    from stepwell.recipes.run import run_recipe
+
+    with Progress(recipe.steps, recipe.seconds) as progress:
+        at = run_recipe(recipe, inexact=inexact, say=progress.say, progress=progress.update)
+    if at.step >= recipe.steps or recipe.seconds is not None:
+        print(f"{recipe.out}: {at.step} steps, {at.clock.seconds:.0f} training seconds.")
+        print(f"Next: stepwell evaluate {recipe.out}; stepwell generate {recipe.out} --out images.png")
+
+
+def _explain(recipe: Any) -> None:
+    from stepwell.recipes.schema import MEANINGS
+
+    for key, meaning in MEANINGS.items():
+        print(f"{key:18} = {getattr(recipe, key)!r:24} # {meaning}")

@@ -1,0 +1,1 @@
+"""Comparing runs: curves, tables and pictures."""

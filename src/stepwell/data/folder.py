@@ -1,0 +1,93 @@
+"""A folder of images of any size, mode and format, with all its sub-folders."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from PIL import Image
+
+from stepwell.data.gallery import gallery
+from stepwell.data.options import Options
+from stepwell.data.source import BadData, DataSet, split
+
+
+class Files:
+    """The files below a folder, in the order of their names on every machine."""
+
+    things = "files"
+
+    def __init__(self, root: Path) -> None:
+        self.name = str(root)
+        self.paths = sorted(_below(root))
+        self._root = root
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def open(self, row: int) -> Image.Image:
+        return Image.open(self._root / self.paths[row])
+
+    def title(self, row: int) -> str:
+        return os.fsencode(self.paths[row]).decode("utf-8", "replace")
+
+
+def read(root: Path, options: Options) -> DataSet:
+    """The images below `root`; with labels, its first level of sub-folders are the classes."""
+    files = Files(root)
+    if not len(files):
+        raise BadData(
+            f"{files.name} has no files in it or in its sub-folders (hidden ones are not looked at): "
+            "give a folder with images."
+        )
+    if options.labels:
+        _refuse_files_without_class(files)
+    found = gallery(files, options)
+    labels, names = _classes(files, found.rows) if options.labels else (None, [])
+    flips, flip_notes = options.flip_or(True)
+    notes = (*found.notes, *flip_notes, *_about(names))
+    return split(found.source(labels, len(names), flips), notes)
+
+
+def _below(root: Path) -> list[str]:
+    def refuse(error: OSError) -> None:
+        raise BadData(
+            f"{error.filename} cannot be read ({error.strerror}): make it readable, or move it away."
+        )
+
+    found = list[str]()
+    for folder, folders, names in os.walk(root, followlinks=True, onerror=refuse):
+        folders[:] = [name for name in folders if not name.startswith(".") and not _loops(folder, name)]
+        here = Path(folder).relative_to(root)
+        found += [(here / name).as_posix() for name in names if not name.startswith(".")]
+    return found
+
+
+def _loops(folder: str, name: str) -> bool:
+    """Whether a sub-folder is a link back to a folder that it is in."""
+    inside, target = Path(folder).resolve(), Path(folder, name).resolve()
+    return inside == target or target in inside.parents
+
+
+def _refuse_files_without_class(files: Files) -> None:
+    loose = [files.title(row) for row, path in enumerate(files.paths) if "/" not in path]
+    if loose:
+        shown = ", ".join(loose[:5] + ["..."] * (len(loose) > 5))
+        raise BadData(
+            f"{files.name}: with labels every image lies in a sub-folder that names its class, and "
+            f"{len(loose)} of {len(files)} files do not: {shown}. Move them, or train without labels."
+        )
+
+
+def _classes(files: Files, rows: list[int]) -> tuple[list[int], list[str]]:
+    folders = [files.paths[row].split("/", 1)[0] for row in rows]
+    names = sorted(set(folders))
+    numbers = {name: number for number, name in enumerate(names)}
+    return [numbers[folder] for folder in folders], names
+
+
+def _about(names: list[str]) -> tuple[str, ...]:
+    if not names:
+        return ()
+    shown = ", ".join(names[:10] + ["..."] * (len(names) > 10))
+    return (f"{len(names)} classes: {shown}",)

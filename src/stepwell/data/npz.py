@@ -1,0 +1,121 @@
+"""Arrays of images in a numpy .npz file."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stepwell.data.options import Options
+from stepwell.data.pixels import refit
+from stepwell.data.source import BadData, DataSet, InMemory, split
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_IMAGES, _LABELS = ("images", "x", "arr_0"), ("labels", "y")
+_HELD_IMAGES, _HELD_LABELS = ("held_out_images",), ("held_out_labels",)
+
+
+def read(path: Path, options: Options, name: str | None = None) -> DataSet:
+    """Images under `images`, `x` or `arr_0`, labels under `labels` or `y`, optionally `held_out_*`.
+
+    Not mirrored unless asked: nobody knows what an array shows.
+    """
+    name = name or str(path)
+    arrays = _arrays(path, name)
+    images = _images(name, arrays, _IMAGES, options)
+    held_images = _images(name, arrays, _HELD_IMAGES, options) if _HELD_IMAGES[0] in arrays else None
+    labels = _labels(name, arrays, _LABELS) if options.labels else None
+    held_labels = _labels(name, arrays, _HELD_LABELS) if options.labels and held_images is not None else None
+    columns = [column for column in (labels, held_labels) if column is not None and len(column)]
+    classes = max((int(column.max()) + 1 for column in columns), default=0)
+    flips, notes = options.flip_or(False)
+    train = InMemory(images, name=name, labels=labels, classes=classes, flips=flips)
+    if held_images is None:
+        return split(train, notes)
+    held_out = InMemory(
+        held_images, name=f"{name} held out", labels=held_labels, classes=classes, flips=flips
+    )
+    if train.shape != held_out.shape:
+        raise BadData(
+            f"{name}: images are {train.shape} and held_out_images {held_out.shape} (channels, height, "
+            "width): store one shape, or write size=N channels=C."
+        )
+    return DataSet(train, held_out, notes)
+
+
+def _arrays(path: Path, name: str) -> dict[str, NDArray[Any]]:
+    known = (*_IMAGES, *_LABELS, *_HELD_IMAGES, *_HELD_LABELS)
+    try:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
+            found = {key: stored[key] for key in stored.files if key in known}
+            keys = list(stored.files)
+    except (
+        OSError,
+        ValueError,
+        EOFError,
+        AttributeError,
+        TypeError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
+        raise BadData(
+            f"{name} is not a .npz file of plain arrays ({error}): write one with np.savez(path, images=...)."
+        ) from error
+    if not any(key in found for key in _IMAGES):
+        raise BadData(
+            f"{name} has no array called images, x or arr_0, only {', '.join(keys) or 'nothing'}: "
+            "write it with np.savez(path, images=...)."
+        )
+    return found
+
+
+def _first(arrays: Mapping[str, NDArray[Any]], keys: tuple[str, ...]) -> tuple[str, NDArray[Any]] | None:
+    return next(((key, arrays[key]) for key in keys if key in arrays), None)
+
+
+def _images(name: str, arrays: Mapping[str, NDArray[Any]], keys: tuple[str, ...], options: Options) -> Tensor:
+    found = _first(arrays, keys)
+    assert found is not None
+    key, array = found
+    if array.dtype != np.uint8:
+        raise BadData(
+            f"{name}: {key} holds {array.dtype}, and must hold uint8 from 0 to 255. For floats in [0, 1] "
+            "store np.round(images * 255).astype(np.uint8)."
+        )
+    return refit(channels_first(f"{name}: {key}", array), options.size, options.channels)
+
+
+def channels_first(name: str, array: NDArray[Any]) -> Tensor:
+    """[N, H, W], [N, H, W, C] or [N, C, H, W] as [N, C, H, W]; channels last if both could be meant."""
+    if array.ndim == 3:
+        array = array[:, None]
+    elif array.ndim == 4 and array.shape[3] in (1, 3):
+        array = array.transpose(0, 3, 1, 2)
+    elif array.ndim != 4 or array.shape[1] not in (1, 3):
+        raise BadData(
+            f"{name} has shape {list(array.shape)}, and must be [N, H, W], [N, H, W, C] or [N, C, H, W] "
+            "with C 1 or 3."
+        )
+    if not array.size:
+        raise BadData(f"{name} has shape {list(array.shape)}: there is no image in it.")
+    return torch.from_numpy(np.ascontiguousarray(array))
+
+
+def _labels(name: str, arrays: Mapping[str, NDArray[Any]], keys: tuple[str, ...]) -> Tensor:
+    found = _first(arrays, keys)
+    if found is None:
+        raise BadData(f"{name} has no array called {' or '.join(keys)}: store one, or train without labels.")
+    key, array = found
+    if array.dtype.kind not in "iu":
+        raise BadData(f"{name}: {key} holds {array.dtype}, and must hold whole numbers, one class an image.")
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    return torch.from_numpy(array.astype(np.int64))

@@ -1,0 +1,1 @@
+"""Making images from a trained network, through diffusers' schedulers."""

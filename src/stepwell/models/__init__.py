@@ -1,0 +1,1 @@
+"""Networks behind one call: (input, time, condition) -> output."""

@@ -1,0 +1,193 @@
+"""From a checked recipe to everything a training run is made of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from stepwell.catalogue import build as named
+from stepwell.catalogue.find import split_spec
+from stepwell.core.errors import StepwellError
+from stepwell.core.group import worker_group
+from stepwell.core.process import NoiseProcess
+from stepwell.core.random import stream_key
+from stepwell.data.batches import Ahead, Batches
+from stepwell.data.load import load as load_data
+from stepwell.data.source import DataSet, to_unit
+from stepwell.evaluate.bands import HeldOutLoss
+from stepwell.models.denoiser import Condition, Denoiser
+from stepwell.models.sizes import build as build_model
+from stepwell.objective import Objective
+from stepwell.pacer import Pacer
+from stepwell.recipes.load import check
+from stepwell.recipes.method import resolve
+from stepwell.recipes.schema import Recipe
+from stepwell.runs.directory import RECIPE
+from stepwell.train import checkpoint
+from stepwell.train.ema import Ema
+from stepwell.train.loop import Plan
+from stepwell.train.schedule import Warmup
+from stepwell.train.step import Training
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A recipe with its data and network: what training, generation and evaluation start from."""
+
+    recipe: Recipe
+    data: DataSet
+    objective: Objective
+    denoiser: Denoiser
+
+    @property
+    def process(self) -> NoiseProcess:
+        """The noise process."""
+        return self.objective.process
+
+
+def experiment(recipe: Recipe) -> Experiment:
+    """Load the data, build process, weighting and network; the network's weights follow the seed."""
+    data = load_data(
+        recipe.data,
+        size=recipe.size,
+        channels=recipe.channels,
+        labels=recipe.labels,
+        flips=recipe.flips,
+        strict=recipe.strict,
+        workers=recipe.workers,
+    )
+    return Experiment(recipe, data, objective_of(recipe), network_of(recipe, data))
+
+
+def objective_of(recipe: Recipe) -> Objective:
+    """Process and weighting."""
+    name, given = split_spec(recipe.process)
+    method = resolve(recipe.method)
+    return Objective(
+        named.process(name, **given), named.weighting(method.weighting[0], **method.weighting[1])
+    )
+
+
+def network_of(recipe: Recipe, data: DataSet) -> Denoiser:
+    """The network, initialised from the recipe's seed."""
+    channels, height, width = data.train.shape
+    if height != width:
+        raise StepwellError(f"images must be square for now, not {height}x{width}: give size=N.")
+    torch.manual_seed(stream_key(recipe.seed, "weights"))
+    return build_model(
+        recipe.model,
+        channels=channels,
+        image_size=height,
+        classes=data.train.classes if recipe.labels else 0,
+        label_dropout=recipe.label_dropout,
+        learned_variance=recipe.learned_variance,
+        dropout=recipe.dropout,
+    )
+
+
+def training_of(made: Experiment, accelerator: Accelerator) -> Training:
+    """Optimizer, EMA, sampler and pacer around the network, on the accelerator's device and ranks."""
+    recipe, method = made.recipe, resolve(made.recipe.method)
+    network: nn.Module = made.denoiser
+    if recipe.channels_last:
+        network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    kind = torch.optim.AdamW if recipe.optimizer == "adamw" else torch.optim.Adam
+    optimizer = kind(
+        network.parameters(),
+        lr=recipe.lr,
+        betas=(recipe.beta1, recipe.beta2),
+        weight_decay=recipe.weight_decay,
+        fused=True,
+    )
+    prepared, optimizer = accelerator.prepare(network, optimizer)
+    sampler = named.sampler(method.sampler[0], made.process, **method.sampler[1])
+    bare = accelerator.unwrap_model(prepared)
+
+    def loss_at(x0: Tensor, noise: Tensor, u: Tensor, condition: Any) -> Tensor:
+        # The bare network: a probe on one rank must not start a collective of DDP.
+        return made.objective(bare, x0, noise, u, condition).plain
+
+    batches = Batches(made.data.train, recipe.batch, recipe.seed)
+    pacer = Pacer(
+        sampler,
+        made.process,
+        made.objective.weighting,
+        loss_at=loss_at,
+        parameters=bare.parameters,
+        group=worker_group(),
+    )
+    return Training(
+        accelerator=accelerator,
+        denoiser=torch.compile(prepared) if recipe.compile else prepared,  # type: ignore[arg-type]
+        objective=made.objective,
+        pacer=pacer,
+        batches=batches if made.data.train.in_memory else Ahead(batches),
+        optimizer=optimizer,
+        warm_up=Warmup(recipe.lr, recipe.warm_up_steps),
+        ema=Ema(bare.parameters(), recipe.ema, recipe.ema_kind),
+        seed=recipe.seed,
+        accumulate=recipe.accumulate,
+        clip=recipe.clip,
+        channels_last=recipe.channels_last,
+    )
+
+
+def plan_of(recipe: Recipe, world: int, inexact: bool) -> Plan:
+    """How long, and how often what."""
+    return Plan(
+        steps=recipe.steps,
+        batch_images=recipe.batch * recipe.accumulate * world,
+        seconds=recipe.seconds,
+        record_every=recipe.record_every,
+        evaluate_every=recipe.evaluate_every,
+        checkpoint_every=recipe.checkpoint_every,
+        keep=recipe.keep,
+        inexact=inexact,
+    )
+
+
+def evaluation_of(made: Experiment, device: torch.device) -> Callable[[nn.Module], dict[str, Any]]:
+    """The held-out losses of the recipe, as the loop records them."""
+    held_out = made.data.held_out
+    count = min(made.recipe.evaluate_images, len(held_out))
+    # Every run of a workload must see the same held-out images, whatever its seed.
+    chosen = torch.randperm(len(held_out), generator=torch.Generator().manual_seed(0))[:count]
+    x0 = to_unit(held_out.fetch(chosen)).to(device)
+    labels = (
+        held_out.labels[chosen].to(device) if made.recipe.labels and held_out.labels is not None else None
+    )
+    losses = HeldOutLoss(made.process, x0, Condition(labels), bands=made.recipe.bands, seed=0)
+
+    def evaluate(network: nn.Module) -> dict[str, Any]:
+        found = losses(network)
+        objectives = {f"objective/{name}": value for name, value in found.objectives.items()}
+        return {"bands": found.plain.tolist(), **objectives}
+
+    return evaluate
+
+
+def trained(path: Path, averaged: bool = True) -> Experiment:
+    """The experiment of a run directory with its newest weights."""
+    try:
+        recipe = check(json.loads((path / RECIPE).read_text()), source=str(path / RECIPE))
+    except FileNotFoundError:
+        raise StepwellError(f"{path} is not a run: it has no {RECIPE}. Train one with out={path}.") from None
+    made = experiment(recipe)
+    found, wrong = checkpoint.newest(path / "checkpoints")
+    if found is None:
+        more = f" {wrong[0]}" if wrong else ""
+        raise StepwellError(f"{path} has no checkpoint that can be read.{more}")
+    made.denoiser.load_state_dict(found.tree["model"])
+    if averaged:
+        with torch.no_grad():
+            for parameter, average in zip(made.denoiser.parameters(), found.tree["ema"], strict=True):
+                parameter.copy_(average)
+    made.denoiser.eval()
+    return made

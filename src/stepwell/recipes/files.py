@@ -1,0 +1,23 @@
+"""The shipped recipes, by name. Plain paths: listing them imports nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_HERE = Path(__file__).parent
+
+
+def workload_files() -> dict[str, Path]:
+    """Data, network and training settings."""
+    return {path.stem: path for path in sorted((_HERE / "workloads").glob("*.toml"))}
+
+
+def method_files() -> dict[str, Path]:
+    """Combinations of sampler and weighting that a paper names."""
+    return {path.stem: path for path in sorted((_HERE / "methods").glob("*.toml"))}
+
+
+def first_words(path: Path) -> str:
+    """The sentence a recipe file opens with: its last comment line before the settings."""
+    comments = [line[1:].strip() for line in path.read_text().splitlines() if line.startswith("#")]
+    return comments[-1] if comments else ""

@@ -1,0 +1,152 @@
+"""From a workload and key=value words to a checked recipe; all mistakes at once."""
+
+from __future__ import annotations
+
+import tomllib
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from stepwell.catalogue.find import canonical, split_pair, split_spec
+from stepwell.core.errors import StepwellError, unknown
+from stepwell.recipes.files import workload_files
+from stepwell.recipes.method import resolve
+from stepwell.recipes.schema import Recipe
+
+_TYPES = typing.get_type_hints(Recipe)
+
+
+class BadRecipe(StepwellError, ValueError):
+    """Everything that is wrong with a recipe."""
+
+    def __init__(self, source: str, mistakes: Sequence[str]) -> None:
+        self.mistakes = list(mistakes)
+        noun = "mistake" if len(mistakes) == 1 else "mistakes"
+        lines = "".join(f"\n  - {mistake}" for mistake in mistakes)
+        super().__init__(f"{len(mistakes)} {noun} in {source}:{lines}")
+
+
+def load(workload: str, words: Sequence[str] = ()) -> Recipe:
+    """The recipe of a shipped workload, or of a TOML file, changed by key=value words."""
+    path = Path(workload) if workload.endswith(".toml") else workload_files().get(canonical(workload))
+    if path is None:
+        raise unknown("workload", workload, workload_files())
+    mistakes: list[str] = []
+    given = _read(path, mistakes)
+    for word in words:
+        try:
+            key, value = split_pair(word)
+        except StepwellError as error:
+            mistakes.append(str(error))
+        else:
+            given[key] = value
+    return check(given, mistakes, source=f"{path.name} with {' '.join(words)}" if words else path.name)
+
+
+def _read(path: Path, mistakes: list[str]) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise BadRecipe(str(path), [f"cannot read the file: {error.strerror}"]) from None
+    except tomllib.TOMLDecodeError as error:
+        raise BadRecipe(str(path), [f"not valid TOML: {error}"]) from None
+
+
+def check(given: Mapping[str, Any], mistakes: Sequence[str] = (), source: str = "the recipe") -> Recipe:
+    """A Recipe, or one error that lists every mistake."""
+    found = list(mistakes)
+    values: dict[str, Any] = {}
+    for key, value in given.items():
+        if key not in _TYPES:
+            found.append(str(unknown("setting", key, _TYPES)))
+        else:
+            accepted, problem = _typed(key, value)
+            values[key] = accepted
+            found += [problem] if problem else []
+    sound = {key: value for key, value in values.items() if _typed(key, value)[1] is None}
+    recipe = Recipe(**sound)
+    found += [mistake for rule in RULES for mistake in rule(recipe)]
+    if found:
+        raise BadRecipe(source, found)
+    return recipe
+
+
+def _typed(key: str, value: Any) -> tuple[Any, str | None]:
+    """The value in its setting's type, or what is wrong with it."""
+    wanted = _TYPES[key]
+    options = typing.get_args(wanted) if isinstance(wanted, types.UnionType) else (wanted,)
+    if float in options and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if str in options and not isinstance(value, str) and value is not None:
+        value = str(value)
+    fits = any(type(value) is option for option in options)
+    names = " or ".join("none" if o is type(None) else o.__name__ for o in options)
+    return value, None if fits else f"{key} must be {names}, not {value!r}"
+
+
+def _positive(recipe: Recipe) -> list[str]:
+    keys = ("steps", "batch", "lr", "accumulate", "record_every", "bands", "keep", "evaluate_images",
+            "checkpoint_every", "sample_steps", "size", "seconds", "clip", "channels")  # fmt: skip
+    wrong = [(key, getattr(recipe, key)) for key in keys]
+    return [f"{key} must be above 0, not {value}" for key, value in wrong if value is not None and value <= 0]
+
+
+def _not_negative(recipe: Recipe) -> list[str]:
+    keys = ("warm_up_steps", "evaluate_every", "samples", "workers", "weight_decay", "ema", "seed")
+    wrong = [(key, getattr(recipe, key)) for key in keys]
+    return [f"{key} must be 0 or more, not {value}" for key, value in wrong if value < 0]
+
+
+def _shares(recipe: Recipe) -> list[str]:
+    keys = ("label_dropout", "dropout", "beta1", "beta2")
+    wrong = [(key, getattr(recipe, key)) for key in keys]
+    found = [f"{key} must lie in [0, 1), not {value}" for key, value in wrong if not 0 <= value < 1]
+    if recipe.ema_kind == "constant" and recipe.ema > 1:
+        found.append(f"ema must lie in [0, 1], not {recipe.ema}")
+    return found
+
+
+def _choices(recipe: Recipe) -> list[str]:
+    options = {
+        "optimizer": ("adamw", "adam"),
+        "precision": ("no", "bf16", "fp16"),
+        "ema_kind": ("constant", "power"),
+        "model": ("micro", "tiny", "small", "ddpm-cifar10"),
+    }
+    return [
+        str(unknown(key, getattr(recipe, key), known))
+        for key, known in options.items()
+        if getattr(recipe, key) not in known
+    ]
+
+
+def _names(recipe: Recipe) -> list[str]:
+    """Method and process, built for real: their own checks speak."""
+    from stepwell.catalogue import build
+
+    found, process = [], None
+    try:
+        name, given = split_spec(recipe.process)
+        process = build.process(name, **given)
+    except StepwellError as error:
+        found.append(str(error))
+    try:
+        method = resolve(recipe.method)
+        weighting = build.weighting(method.weighting[0], **method.weighting[1])
+        if process is not None:
+            build.sampler(method.sampler[0], process, **method.sampler[1])
+            weighting(process, process.grid()[:1])
+    except StepwellError as error:
+        found.append(str(error))
+    return found
+
+
+def _data(recipe: Recipe) -> list[str]:
+    if recipe.data == "PATH":
+        return ["data=PATH is to be filled in: a folder of images, an .npz, CIFAR-10's folder or hub:NAME"]
+    return []
+
+
+RULES = (_positive, _not_negative, _shares, _choices, _names, _data)

@@ -1,0 +1,113 @@
+"""Run a recipe: the one function behind `stepwell train`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+
+from stepwell.core.errors import StepwellError
+from stepwell.generate.grid import sheet
+from stepwell.generate.images import Request, generate
+from stepwell.processes.discrete import DiscreteProcess
+from stepwell.recipes.build import Experiment, evaluation_of, experiment, plan_of, training_of
+from stepwell.recipes.schema import MAY_CHANGE, Recipe
+from stepwell.runs.directory import ENVIRONMENT, Run, RunError, write_json
+from stepwell.runs.environment import environment
+from stepwell.train.loop import Hooks, Position, train
+from stepwell.train.step import Training
+
+Say = Callable[[str], None]
+Progress = Callable[[int, dict[str, Any]], None]
+
+
+def run_recipe(
+    recipe: Recipe, *, inexact: bool = False, say: Say = print, progress: Progress = lambda step, values: None
+) -> Position:
+    """Train from nothing or from the newest checkpoint of recipe.out, then generate samples."""
+    out = Path(recipe.out)
+    trackers = None if recipe.tracker == "none" else recipe.tracker
+    accelerator = Accelerator(
+        cpu=not torch.cuda.is_available(),
+        mixed_precision=recipe.precision,
+        log_with=trackers,
+        project_dir=str(out),
+    )
+    leads = accelerator.is_main_process
+    made = experiment(recipe)
+    run = _open(out, recipe) if leads else None
+    try:
+        training = training_of(made, accelerator)
+        if run is not None:
+            _describe(run, training)
+        if trackers:
+            accelerator.init_trackers("stepwell", config={k: str(v) for k, v in asdict(recipe).items()})
+        quiet: Say = say if leads else lambda text: None
+        for note in made.data.notes:
+            quiet(note)
+        hooks = Hooks(
+            evaluate=evaluation_of(made, accelerator.device),
+            progress=progress if leads else lambda step, values: None,
+            track=lambda values, step: accelerator.log(values, step=step) if trackers else None,
+            say=quiet,
+        )
+        at = train(training, run, plan_of(recipe, accelerator.num_processes, inexact), hooks)
+        if run is not None and recipe.samples and isinstance(made.process, DiscreteProcess):
+            _sample(made, training, run, at)
+        if trackers:
+            accelerator.end_training()
+        return at
+    finally:
+        if run is not None:
+            run.close()
+
+
+def _open(out: Path, recipe: Recipe) -> Run:
+    run = Run(out)
+    try:
+        run.open(asdict(recipe), MAY_CHANGE)
+    except RunError as error:
+        run.close()
+        raise StepwellError(str(error)) from error
+    return run
+
+
+def _describe(run: Run, training: Training) -> None:
+    network = training.accelerator.unwrap_model(training.denoiser)
+    more = {
+        "device": str(training.accelerator.device),
+        "threads": torch.get_num_threads(),
+        "processes": training.accelerator.num_processes,
+        "parameters": sum(p.numel() for p in network.parameters()),
+    }
+    write_json(run.path / ENVIRONMENT, environment(**more))
+
+
+def _sample(made: Experiment, training: Training, run: Run, at: Position) -> None:
+    """A sheet of the averaged weights' images; labels in turn."""
+    recipe = made.recipe
+    network = training.accelerator.unwrap_model(training.denoiser)
+    request = Request(
+        recipe.samples,
+        made.data.train.shape,
+        steps=min(recipe.sample_steps, made.process.timesteps or recipe.sample_steps),
+        labels=tuple(range(made.data.train.classes)) if recipe.labels else (),
+    )
+    network.eval()
+    with training.ema.in_place():
+        images = torch.cat(list(generate(network, made.process, request)))
+    network.train()
+    sheet(images, scale=max(1, 64 // images.shape[-1])).save(run.samples / f"step-{at.step:09d}.png")
+
+
+def with_out(recipe: Recipe, workload: str) -> Recipe:
+    """The recipe with a run directory of its own, if none was named."""
+    if recipe.out:
+        return recipe
+    name = f"{Path(workload).stem}-{recipe.method}-{recipe.seed}"
+    safe = "".join(letter if letter.isalnum() or letter in "-_.+" else "-" for letter in name)
+    return replace(recipe, out=f"runs/{safe}")

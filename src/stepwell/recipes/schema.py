@@ -1,0 +1,69 @@
+"""What a recipe says: one flat list of settings, each with a default and a sentence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+
+def setting(default: Any, meaning: str) -> Any:
+    """A field of Recipe with its sentence."""
+    return field(default=default, metadata={"meaning": meaning})
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One training run, resolved."""
+
+    data: str = setting("fashion16", "fashion16, a folder of images, an .npz, CIFAR-10's folder, or hub:NAME")
+    method: str = setting("uniform", "a sampler, a weighting, sampler+weighting, or a method file")
+    process: str = setting("linear", "a noise process, as NAME or NAME:key=value,...")
+    model: str = setting("tiny", "micro, tiny, small or ddpm-cifar10")
+    steps: int = setting(2000, "optimizer steps")
+    batch: int = setting(64, "examples per rank and micro-batch")
+    lr: float = setting(1e-3, "learning rate")
+    seed: int = setting(0, "of everything random")
+    out: str = setting("", "run directory; runs/WORKLOAD-METHOD-SEED by default")
+
+    seconds: float | None = setting(None, "stop after this much training time, evaluation excluded")
+    accumulate: int = setting(1, "micro-batches per optimizer step")
+    optimizer: str = setting("adamw", "adamw or adam, fused")
+    beta1: float = setting(0.9, "of Adam")
+    beta2: float = setting(0.999, "of Adam")
+    weight_decay: float = setting(0.0, "of AdamW")
+    clip: float | None = setting(1.0, "largest gradient norm; none: no clipping")
+    warm_up_steps: int = setting(0, "linear warm-up of the learning rate")
+    ema: float = setting(0.999, "decay of the averaged weights, or exponent with ema_kind=power")
+    ema_kind: str = setting("constant", "constant or power")
+
+    size: int | None = setting(None, "resize and crop images to this")
+    channels: int | None = setting(None, "1 (grey) or 3 (colour); by default what the data have")
+    labels: bool = setting(False, "condition on class labels")
+    label_dropout: float = setting(0.1, "share of labels hidden in training, for guidance")
+    flips: bool | None = setting(None, "mirror images at random; by default where the data allow")
+    strict: bool = setting(False, "refuse folders with files that are not images")
+    workers: int = setting(2, "threads that decode images which do not fit in memory")
+
+    dropout: float = setting(0.0, "of the network")
+    learned_variance: bool = setting(False, "the network also predicts the reverse variance")
+    precision: str = setting("no", "no (float32), bf16 or fp16")
+    channels_last: bool = setting(False, "memory format of images")
+    compile: bool = setting(False, "torch.compile the network")
+
+    record_every: int = setting(50, "steps between lines of metrics")
+    evaluate_every: int = setting(500, "steps between evaluations; 0: never")
+    evaluate_images: int = setting(256, "held-out images per evaluation")
+    bands: int = setting(20, "bands of unit time that held-out losses are told for")
+    checkpoint_every: int = setting(500, "steps between checkpoints")
+    keep: int = setting(2, "checkpoints kept")
+    samples: int = setting(64, "images generated at the end; 0: none")
+    sample_steps: int = setting(50, "denoising steps of generation")
+    tracker: str = setting("none", "none, tensorboard, or any tracker of accelerate")
+
+
+MEANINGS: dict[str, str] = {f.name: f.metadata["meaning"] for f in fields(Recipe)}
+
+MAY_CHANGE = frozenset(
+    {"steps", "seconds", "out", "record_every", "keep", "samples", "sample_steps", "tracker", "workers"}
+)
+"""Settings that a resumed run may change without becoming another run."""

@@ -1,0 +1,109 @@
+"""Checkpoints: one safetensors file each, written whole or not at all, checked when read."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from stepwell.core.errors import StepwellError
+from stepwell.train.tree import join, split
+
+_NAME = re.compile(r"step-(\d{9})\.safetensors")
+
+
+class CheckpointError(StepwellError):
+    """A checkpoint that cannot be written or read."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a run was after `info["step"]` steps."""
+
+    tree: Any
+    """Model, EMA, optimizer, pacer."""
+    info: dict[str, Any]
+    """Numbers and strings: step, images, seconds, the length of metrics.jsonl, the world size."""
+
+
+def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
+    """Write a checkpoint, then forget all but the newest `keep`."""
+    path = folder / f"step-{checkpoint.info['step']:09d}.safetensors"
+    temporary = folder / f".{path.name}.tmp"
+    plain, tensors = split(checkpoint.tree)
+    body = json.dumps({"tree": plain, "info": checkpoint.info})
+    metadata = {"stepwell": body, "digest": _digest(body, tensors)}
+    try:
+        save_file(tensors, temporary, metadata)
+        _synchronise(temporary)
+        temporary.replace(path)
+        _synchronise(folder)
+    except (OSError, SafetensorError) as error:
+        temporary.unlink(missing_ok=True)
+        last = max(_steps(folder), default=None)
+        kept = "there is no earlier one" if last is None else f"the one of step {last} is kept"
+        raise CheckpointError(f"could not write the checkpoint {path} ({error}); {kept}.") from error
+    for step in sorted(_steps(folder))[:-keep]:
+        (folder / f"step-{step:09d}.safetensors").unlink(missing_ok=True)
+    return path
+
+
+def load(path: Path) -> Checkpoint:
+    """Read one checkpoint, or say what is wrong with it."""
+    try:
+        with safe_open(path, framework="pt") as stored:
+            metadata = stored.metadata() or {}
+            tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path} is truncated or not a checkpoint ({error}).") from error
+    if "stepwell" not in metadata:
+        raise CheckpointError(f"{path} is a safetensors file, but not a checkpoint of stepwell.")
+    if _digest(metadata["stepwell"], tensors) != metadata.get("digest"):
+        raise CheckpointError(f"{path} is corrupt: its contents do not match its checksum.")
+    body = json.loads(metadata["stepwell"])
+    return Checkpoint(join(body["tree"], tensors), body["info"])
+
+
+def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
+    """The newest checkpoint that can be read, and what is wrong with those that came after it."""
+    wrong: list[str] = []
+    for step in sorted(_steps(folder), reverse=True):
+        try:
+            return load(folder / f"step-{step:09d}.safetensors"), wrong
+        except CheckpointError as error:
+            wrong.append(str(error))
+    return None, wrong
+
+
+def _steps(folder: Path) -> Iterator[int]:
+    for path in folder.iterdir():
+        matched = _NAME.fullmatch(path.name)
+        if matched:
+            yield int(matched[1])
+
+
+def _digest(body: str, tensors: dict[str, Tensor]) -> str:
+    total = blake2b(body.encode(), digest_size=16)
+    for name in sorted(tensors):
+        total.update(name.encode())
+        flat = tensors[name].reshape(-1)
+        total.update(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
+    return total.hexdigest()
+
+
+def _synchronise(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

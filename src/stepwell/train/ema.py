@@ -1,0 +1,57 @@
+"""A moving average of the weights: the model that is evaluated and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from stepwell.core import require
+
+KINDS = ("constant", "power")
+
+
+class Ema:
+    """Constant decay with DDPM's ramp, min(d, (1 + n) / (10 + n)), or EDM2's power function.
+
+    The power profile with exponent g averages over a fixed share of training, whatever its length:
+    its decay is (1 - 1/n)^(g + 1) (Karras et al. 2024, Eq. 127).
+    """
+
+    def __init__(self, parameters: Iterable[Parameter], decay: float, kind: str = "constant") -> None:
+        self._kind = require.one_of("ema_kind", kind, KINDS)
+        limit = 1.0 if kind == "constant" else 1e4
+        self._decay = require.between("ema", decay, 0, limit)
+        self._parameters: list[Tensor] = [p for p in parameters if p.requires_grad]
+        self.average = [p.detach().clone() for p in self._parameters]
+
+    def decay(self, step: int) -> float:
+        """The weight of the past at the update after `step` earlier ones."""
+        if self._kind == "power":
+            return float((1 - 1 / (step + 1)) ** (self._decay + 1))
+        return min(self._decay, (1 + step) / (10 + step))
+
+    @torch.no_grad()
+    def step(self, step: int) -> None:
+        """Take in the weights after an update."""
+        torch._foreach_lerp_(self.average, self._parameters, 1 - self.decay(step))
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """The model with averaged weights; its own come back bit for bit."""
+        with torch.no_grad():
+            own = [p.detach().clone() for p in self._parameters]
+            torch._foreach_copy_(self._parameters, self.average)
+            try:
+                yield
+            finally:
+                torch._foreach_copy_(self._parameters, own)
+
+    def load(self, average: list[Tensor]) -> None:
+        """Continue from a checkpoint."""
+        torch._foreach_copy_(
+            self.average, [tensor.to(mine) for tensor, mine in zip(average, self.average, strict=True)]
+        )

@@ -1,0 +1,102 @@
+"""One training step, as a straight line."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from stepwell.core.sampler import Metrics
+from stepwell.core.tick import Tick
+from stepwell.data.batches import Ahead, Batch, Batches
+from stepwell.models.denoiser import Condition
+from stepwell.objective import Objective
+from stepwell.pacer import Pacer
+from stepwell.train.ema import Ema
+from stepwell.train.schedule import Warmup
+
+
+@dataclass
+class Training:
+    """Everything a step needs, made once."""
+
+    accelerator: Accelerator
+    denoiser: nn.Module
+    objective: Objective
+    pacer: Pacer
+    batches: Batches | Ahead
+    optimizer: Any
+    warm_up: Warmup
+    ema: Ema
+    seed: int
+    accumulate: int = 1
+    clip: float | None = 1.0
+    channels_last: bool = False
+
+    def encode(self, batch: Batch) -> tuple[Tensor, Condition]:
+        """Examples and conditions on the device."""
+        device = self.accelerator.device
+        x0 = batch.x0.to(device, non_blocking=True)
+        if self.channels_last:
+            x0 = x0.contiguous(memory_format=torch.channels_last)
+        labels = None if batch.labels is None else batch.labels.to(device, non_blocking=True)
+        return x0, Condition(labels)
+
+    def synchronised(self, last: bool) -> Any:
+        """Gradients are summed over ranks in the last micro-batch only."""
+        return nullcontext() if last else self.accelerator.no_sync(self.denoiser)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one step did; tensors stay on the device until somebody reads them."""
+
+    loss: Tensor
+    plain: Tensor
+    gradient_norm: Tensor
+    u: Tensor
+    """[accumulate * B] of this rank."""
+    losses: Tensor
+    """[accumulate * B]: plain."""
+    sampler: Metrics
+
+
+def normal(x0: Tensor, tick: Tick) -> Tensor:
+    """Noise like x0, a function of the tick."""
+    generator = tick.generator("noise", x0.device)
+    return torch.randn(x0.shape, generator=generator, device=x0.device, dtype=x0.dtype)
+
+
+def train_step(t: Training, step: int) -> Report:
+    """Draw timesteps, denoise, update, learn."""
+    rank, world = t.accelerator.process_index, t.accelerator.num_processes
+    # Dropout draws from torch's own generator: seeded by the step, it resumes exactly too.
+    torch.manual_seed(Tick(t.seed, step, 0, rank, world).key("dropout"))
+    total = torch.zeros((), device=t.accelerator.device)
+    times: list[Tensor] = []
+    plains: list[Tensor] = []
+    for micro in range(t.accumulate):
+        tick = Tick(t.seed, step, micro, rank, world)
+        x0, condition = t.encode(t.batches.at(tick, t.accumulate))
+        pace, noise = t.pacer.draw(x0, tick, condition), normal(x0, tick)
+        with t.synchronised(last=micro == t.accumulate - 1):
+            losses = t.objective(t.denoiser, x0, noise, pace.u, condition)
+            loss = (losses.weighted * pace.correction + losses.extra).mean() / t.accumulate
+            t.accelerator.backward(loss)
+        t.pacer.observe(losses.plain)
+        total = total + loss.detach()
+        times.append(pace.u)
+        plains.append(losses.plain.detach())
+    norm = t.accelerator.clip_grad_norm_(t.denoiser.parameters(), t.clip or torch.inf)
+    t.pacer.before_update()
+    t.warm_up.apply(t.optimizer, step)
+    t.optimizer.step()
+    t.optimizer.zero_grad()
+    t.ema.step(step)
+    heard = t.pacer.after_update()
+    u, plain = torch.cat(times), torch.cat(plains)
+    return Report(total, plain.mean(), norm, u, plain, heard)

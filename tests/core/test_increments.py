@@ -1,0 +1,172 @@
+"""SpeeD's increments in closed form, and the areas of a process that follow from them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from scipy import stats
+
+import stepwell
+from stepwell.core.errors import InvalidParameter, UnknownName
+
+SCHEDULES = ("linear", "cosine", "quadratic", "scaled-linear")
+
+
+def kept(process):
+    return process.scales(process.grid())[0] ** 2
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_fresh_increments_are_speeds_theorem(name):
+    process = stepwell.process(name)
+    abar = kept(process)
+    alpha = abar[1:] / abar[:-1]
+    found = stepwell.increments(process)
+    torch.testing.assert_close(found.variance, 2 - abar[:-1] * (1 + alpha))
+    torch.testing.assert_close(found.mean, (alpha.sqrt() - 1) * abar[:-1].sqrt(), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(found.u, torch.arange(1, 1000, dtype=torch.float64) / 1000)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_chain_increments_of_a_variance_preserving_process(name):
+    # x' - x = (sqrt(alpha) - 1) x + sqrt(beta) eps, and x has variance 1 - abar given x0.
+    process = stepwell.process(name)
+    abar = kept(process)
+    alpha = abar[1:] / abar[:-1]
+    wanted = (alpha.sqrt() - 1) ** 2 * (1 - abar[:-1]) + (1 - alpha)
+    torch.testing.assert_close(stepwell.increments(process, "chain").variance, wanted, rtol=1e-8, atol=1e-14)
+
+
+def test_chain_increments_are_those_of_a_forward_chain():
+    # 19 variances and 19 means, each of 200 000 independent chains: fails once in a million if right.
+    timesteps, chains, start, failure_rate = 20, 200_000, 1.5, 1e-6
+    process = stepwell.process("linear", timesteps=timesteps)
+    abar = kept(process)
+    alpha = abar / torch.cat([torch.ones(1, dtype=torch.float64), abar[:-1]])
+    generator = torch.Generator().manual_seed(0)
+    found = stepwell.increments(process, "chain")
+    x = torch.full((chains,), start, dtype=torch.float64)
+    worst = 1.0
+    for t in range(timesteps):
+        fresh = torch.randn(chains, generator=generator, dtype=torch.float64)
+        after = alpha[t].sqrt() * x + (1 - alpha[t]).sqrt() * fresh
+        if t > 0:
+            step, variance = after - x, float(found.variance[t - 1])
+            scaled = float(step.var()) / variance * (chains - 1)
+            z = float(step.mean() - found.mean[t - 1] * start) / math.sqrt(variance / chains)
+            chi = stats.chi2(chains - 1)
+            worst = min(worst, 2 * chi.cdf(scaled), 2 * chi.sf(scaled), 2 * stats.norm.sf(abs(z)))
+        x = after
+    assert worst > failure_rate / (2 * (timesteps - 1))
+
+
+def test_fresh_increments_are_those_of_two_training_examples():
+    samples, failure_rate, t = 400_000, 1e-6, 7
+    process = stepwell.process("cosine", timesteps=20)
+    u = process.grid()
+    generator = torch.Generator().manual_seed(0)
+    x0 = torch.full((samples,), 0.5, dtype=torch.float64)
+    one, two = (
+        process.corrupt(
+            x0, torch.randn(samples, generator=generator, dtype=torch.float64), u[i].expand(samples)
+        )
+        for i in (t, t + 1)
+    )
+    scaled = float((two.xt - one.xt).var() / stepwell.increments(process).variance[t]) * (samples - 1)
+    chi = stats.chi2(samples - 1)
+    assert 2 * min(chi.cdf(scaled), chi.sf(scaled)) > failure_rate
+
+
+def test_edm_adds_noise_and_keeps_the_signal():
+    process = stepwell.process("edm")
+    sigma = process.sigma(process.grid())
+    fresh, chain = (stepwell.increments(process, noise) for noise in ("fresh", "chain"))
+    assert (fresh.mean == 0).all()
+    torch.testing.assert_close(fresh.variance, sigma[1:] ** 2 + sigma[:-1] ** 2)
+    torch.testing.assert_close(chain.variance, sigma[1:] ** 2 - sigma[:-1] ** 2, rtol=1e-9, atol=0)
+
+
+def test_flow_increments():
+    process = stepwell.process("flow")
+    t = process.grid()
+    fresh, chain = (stepwell.increments(process, noise) for noise in ("fresh", "chain"))
+    torch.testing.assert_close(fresh.mean, torch.full_like(fresh.mean, -1e-3))
+    torch.testing.assert_close(fresh.variance, t[1:] ** 2 + t[:-1] ** 2)
+    # Markov: x' = r x + fresh noise, whose variance is t'^2 - r^2 t^2.
+    ratio = (1 - t[1:]) / (1 - t[:-1])
+    wanted = (ratio - 1) ** 2 * t[:-1] ** 2 + t[1:] ** 2 - ratio**2 * t[:-1] ** 2
+    torch.testing.assert_close(chain.variance, wanted)
+    assert (chain.variance > 0).all()
+
+
+def test_an_unknown_kind_of_noise_is_an_error():
+    with pytest.raises(UnknownName, match="chain, fresh"):
+        stepwell.increments(stepwell.process("linear"), "frsh")
+
+
+# Areas.
+
+
+@pytest.mark.parametrize("timesteps", [250, 1000, 4000])
+def test_linear_converges_at_the_same_share_of_time_for_any_number_of_timesteps(timesteps):
+    # SpeeD's code says 0.7. A border falls between two timesteps, so it is known to one of them.
+    found = stepwell.areas(stepwell.process("linear", timesteps=timesteps)).converges_from
+    assert found == pytest.approx(0.675, abs=0.005 + 1 / timesteps)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_areas_are_scale_free(name):
+    few, many = (stepwell.areas(stepwell.process(name, timesteps=count)) for count in (250, 4000))
+    assert few.accelerates_until == pytest.approx(many.accelerates_until, abs=0.005)
+    assert few.converges_from == pytest.approx(many.converges_from, abs=0.01)
+
+
+def test_schedules_that_destroy_faster_converge_earlier():
+    found = [stepwell.areas(stepwell.process(name)) for name in ("linear", "quadratic", "cosine")]
+    assert all(0 < areas.accelerates_until < areas.converges_from < 1 for areas in found)
+    for early, late in ((0, 1), (1, 2)):
+        assert found[early].accelerates_until < found[late].accelerates_until
+        assert found[early].converges_from < found[late].converges_from
+
+
+def test_acceleration_ends_where_the_variance_grows_fastest():
+    # The variance is 2 - 2 abar in the limit, and abar = cos^2 falls fastest in the middle.
+    assert stepwell.areas(stepwell.process("cosine")).accelerates_until == pytest.approx(0.496, abs=0.002)
+
+
+@pytest.mark.parametrize("name", ["flow", "edm"])
+def test_processes_whose_noise_grows_to_the_end_never_converge(name):
+    assert stepwell.areas(stepwell.process(name)).converges_from > 0.99
+
+
+@pytest.mark.parametrize("timesteps", [1, 2, 3])
+def test_processes_too_short_for_areas_accelerate_throughout(timesteps):
+    assert stepwell.areas(stepwell.process("linear", timesteps=timesteps)).converges_from == 1
+
+
+def test_a_lower_threshold_converges_earlier():
+    process = stepwell.process("linear")
+    assert stepwell.areas(process, 0.9).converges_from < stepwell.areas(process).converges_from
+    with pytest.raises(InvalidParameter, match="converged"):
+        stepwell.areas(process, 1.5)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_tau_auto_suppresses_from_the_convergence_area_on(name):
+    process = stepwell.process(name)
+    sampler = stepwell.sampler("speed", process, tau="auto", suppression=4.0, dual=False)
+    masses = stepwell.pmf(sampler, process)
+    early = process.grid() < stepwell.areas(process).converges_from
+    assert 0 < int(early.sum()) < 1000
+    torch.testing.assert_close(masses / masses[-1], torch.where(early, 4.0, 1.0).double())
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_tau_auto_weighs_the_convergence_area_by_one(name):
+    process = stepwell.process(name)
+    weights = stepwell.weighting("speed", tau="auto")(process, process.grid())
+    late = process.grid() >= stepwell.areas(process).converges_from
+    assert (weights[late] == 1).all()
+    assert (weights[~late] <= 0.6).all()

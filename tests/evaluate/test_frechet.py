@@ -1,0 +1,184 @@
+"""Distances between sets of features, against other ways to compute them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.linalg import sqrtm
+
+from stepwell.core.errors import InvalidParameter
+from stepwell.evaluate.frechet import Moments, frechet_distance, kernel_distance
+
+
+def sets(seed, count=400, dimensions=12):
+    """Correlated features with an offset."""
+    generator = torch.Generator().manual_seed(seed)
+    mix = torch.randn(dimensions, dimensions, generator=generator, dtype=torch.float64)
+    offset = 3 + torch.randn(dimensions, generator=generator, dtype=torch.float64)
+    return torch.randn(count, dimensions, generator=generator, dtype=torch.float64) @ mix + offset
+
+
+def moments_of(mean, covariance, count=1000):
+    """Moments that are exactly these."""
+    made = Moments()
+    made.count, made.mean, made._scatter = count, mean.double(), covariance.double() * (count - 1)
+    return made
+
+
+def by_sqrtm(a, b):
+    first, second = a.covariance.numpy(), b.covariance.numpy()
+    gap = (a.mean - b.mean).numpy()
+    return gap @ gap + np.trace(first) + np.trace(second) - 2 * np.trace(sqrtm(first @ second)).real
+
+
+@pytest.mark.parametrize("dimensions", [1, 3, 12, 64])
+def test_the_distance_is_that_of_a_matrix_root(dimensions):
+    a, b = (Moments().add(sets(seed, 400, dimensions)) for seed in (1, 2))
+    assert frechet_distance(a, b) == pytest.approx(by_sqrtm(a, b), rel=1e-6)
+    assert frechet_distance(a, b) == pytest.approx(frechet_distance(b, a), rel=1e-10)
+
+
+def test_the_distance_of_independent_dimensions_is_known():
+    first, second = torch.tensor([1.0, 4.0, 9.0]), torch.tensor([4.0, 1.0, 0.0])
+    a = moments_of(torch.tensor([1.0, 2.0, 3.0]), first.diag())
+    b = moments_of(torch.tensor([1.0, 0.0, 4.0]), second.diag())
+    assert frechet_distance(a, b) == pytest.approx(0 + 4 + 1 + 1 + 1 + 9, rel=1e-12)
+
+
+def test_the_distance_of_commuting_covariances_is_known_in_any_basis():
+    turn, _ = torch.linalg.qr(sets(3, 6, 6))
+    first, second = torch.arange(1.0, 7).double(), torch.tensor([2.0, 0, 1, 0, 5, 3]).double()
+    a = moments_of(torch.zeros(6), turn * first @ turn.T)
+    b = moments_of(torch.zeros(6), turn * second @ turn.T)
+    expected = float((first.sqrt() - second.sqrt()).square().sum())
+    assert frechet_distance(a, b) == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_set_is_at_no_distance_from_itself_even_if_it_is_small():
+    for count in (400, 5):
+        features = sets(4, count, 30)
+        a, b = Moments().add(features), Moments().add(features.flip(0))
+        assert frechet_distance(a, b) <= 1e-12 * float(a.covariance.trace())
+
+
+def test_singular_covariances_that_share_nothing_are_exact():
+    # Each set varies where the other does not: the roots have no overlap at all.
+    left, right = sets(5, 100, 8), sets(6, 100, 8)
+    left[:, 4:], right[:, :4] = 0, 0
+    turn, _ = torch.linalg.qr(sets(7, 8, 8))
+    a, b = Moments().add(left @ turn), Moments().add(right @ turn)
+    gap = float((a.mean - b.mean).square().sum())
+    expected = gap + float(a.covariance.trace() + b.covariance.trace())
+    assert frechet_distance(a, b) == pytest.approx(expected, rel=1e-10)
+
+
+def test_moments_do_not_depend_on_batches_or_their_order():
+    # Far from the origin, where sums of squares would lose everything.
+    features = sets(8, 997) + 1e4
+    whole = Moments().add(features)
+    torch.testing.assert_close(whole.mean, features.mean(0), rtol=1e-12, atol=0)
+    torch.testing.assert_close(whole.covariance, torch.cov(features.T), rtol=1e-9, atol=1e-9)
+    order = torch.randperm(997, generator=torch.Generator().manual_seed(0))
+    for size in (1, 2, 100, 500):
+        streamed, shuffled = Moments(), Moments()
+        for start in range(0, 997, size):
+            streamed.add(features[start : start + size])
+            shuffled.add(features[order[start : start + size]])
+        for other in (streamed, shuffled):
+            assert other.count == 997
+            torch.testing.assert_close(other.mean, whole.mean, rtol=1e-12, atol=0)
+            torch.testing.assert_close(other.covariance, whole.covariance, rtol=1e-10, atol=1e-10)
+
+
+def test_merged_moments_are_those_of_both():
+    features = sets(9)
+    left, right = Moments().add(features[:100]), Moments().add(features[100:])
+    kept = right.mean.clone()
+    both = Moments().merge(left).merge(right).merge(Moments())
+    torch.testing.assert_close(both.covariance, torch.cov(features.T), rtol=1e-11, atol=1e-11)
+    assert both.count == len(features)
+    assert left.count == 100
+    assert torch.equal(right.mean, kept)
+
+
+def test_too_few_samples_are_told():
+    assert Moments().add(sets(10, 12, 12)).too_few
+    assert not Moments().add(sets(10, 13, 12)).too_few
+
+
+def test_moments_take_any_float_and_keep_float64():
+    features = sets(11, 50).bfloat16()
+    a, b = Moments().add(features), Moments().add(features.double())
+    assert a.covariance.dtype == torch.float64
+    assert torch.equal(a.covariance, b.covariance)
+
+
+def by_double_sum(a, b):
+    def kernel(x, y):
+        return float((x @ y / len(x) + 1) ** 3)
+
+    size = len(a)
+    within = [
+        sum(kernel(x[i], x[j]) for i in range(size) for j in range(size) if i != j) / (size * (size - 1))
+        for x in (a, b)
+    ]
+    return sum(within) - 2 * sum(kernel(x, y) for x in a for y in b) / size**2
+
+
+def test_the_kernel_distance_is_the_double_sum():
+    # Subsets that leave out one of eight: the mean over many is the mean over all 64 of them.
+    a, b = sets(12, 8, 3) / 3, sets(13, 8, 3) / 3
+    rows = [[i for i in range(8) if i != left] for left in range(8)]
+    direct = torch.tensor([[by_double_sum(a[one], b[two]) for two in rows] for one in rows])
+    found = kernel_distance(a, b, size=7, subsets=4000)
+    spread = float(direct.std()) / math.sqrt(4000)
+    assert abs(found.mean - float(direct.mean())) < 5 * spread, "fails by chance once in 10^6"
+    assert found.standard_error == pytest.approx(float(direct.std()) * math.sqrt(7), rel=0.1)
+
+
+def test_two_halves_of_one_set_are_near_and_other_sets_are_not():
+    features = sets(14, 2000) / 4
+    near = kernel_distance(features[:1000], features[1000:])
+    far = kernel_distance(features[:1000], features[1000:] + 0.2)
+    assert abs(near.mean) < 4 * near.standard_error
+    assert far.mean > 10 * near.standard_error
+    assert far.mean > 4 * far.standard_error
+
+
+@pytest.mark.parametrize("offset", [0.0, 0.3])
+def test_the_standard_error_is_that_of_fresh_sets(offset):
+    generator = torch.Generator().manual_seed(15)
+    found = []
+    for _ in range(60):
+        a, b = torch.randn(2, 200, 4, generator=generator)
+        found.append(kernel_distance(a, b + offset, subsets=30))
+    means, errors = (torch.tensor(values) for values in zip(*found, strict=True))
+    # The spread of 60 is known to 10 %. Between equal sets the error is too large, by sqrt(3) as sizes go.
+    ratio = float(errors.mean() / means.std())
+    assert 0.75 < ratio < (1.4 if offset else 2.4)
+    assert abs(float(means.mean())) < 5 * float(means.std()) / math.sqrt(60) or offset
+
+
+def test_the_kernel_distance_is_a_function_of_its_seed():
+    a, b = sets(16), sets(17)
+    assert kernel_distance(a, b, subsets=3) == kernel_distance(a, b, subsets=3)
+    assert kernel_distance(a, b, subsets=3) != kernel_distance(a, b, subsets=3, seed=1)
+
+
+def test_bad_features_say_what_is_wrong():
+    good = sets(18)
+    with pytest.raises(InvalidParameter, match="dimensions"):
+        frechet_distance(Moments().add(good), Moments().add(good[:, :5]))
+    with pytest.raises(InvalidParameter, match="at least 2 samples"):
+        frechet_distance(Moments(), Moments().add(good))
+    with pytest.raises(InvalidParameter, match="finite"):
+        Moments().add(good / 0)
+    with pytest.raises(InvalidParameter, match=r"\[B, D\]"):
+        Moments().add(good[0])
+    with pytest.raises(InvalidParameter, match="leaves some out"):
+        kernel_distance(good, good, size=len(good))
+    with pytest.raises(InvalidParameter, match="dimensions"):
+        kernel_distance(good, good[:, :5])

@@ -1,0 +1,47 @@
+"""The networks are the published ones, behind one call."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from stepwell.core.errors import InvalidParameter
+from stepwell.models.denoiser import Condition
+from stepwell.models.sizes import SIZES, build
+
+
+def test_ddpms_network_has_its_published_size() -> None:
+    with torch.device("meta"):
+        network = build("ddpm-cifar10", channels=3, image_size=32, dropout=0.1)
+    assert sum(p.numel() for p in network.parameters()) == 35_746_307
+
+
+@pytest.mark.parametrize("name", [name for name in SIZES if name != "ddpm-cifar10"])
+def test_shapes_conditions_and_learned_variance(name: str) -> None:
+    network = build(name, channels=3, image_size=16, classes=4, extra_channels=2, learned_variance=True)
+    x, time = torch.randn(2, 3, 16, 16), torch.tensor([3, 700])
+    output = network(x, time, Condition(torch.tensor([0, 3]), torch.randn(2, 2, 16, 16)))
+    assert output.shape == (2, 6, 16, 16)
+
+
+def test_hidden_labels_are_the_label_of_no_class() -> None:
+    network = build("micro", channels=1, image_size=8, classes=4, label_dropout=0.5)
+    labels = torch.arange(4).repeat(1000)
+    network.train()
+    told = network._labels(Condition(labels), 4000, torch.device("cpu"))
+    hidden = float((told == 4).float().mean())
+    # 4,000 fair coins: six standard errors are 0.047, a failure rate of 2e-9.
+    assert abs(hidden - 0.5) < 0.047
+    assert torch.equal(told[told != 4], labels[told != 4])
+    network.eval()
+    assert torch.equal(network._labels(Condition(labels), 4000, torch.device("cpu")), labels)
+    assert network._labels(Condition(), 3, torch.device("cpu")).tolist() == [4, 4, 4]
+
+
+def test_sizes_that_do_not_fit_say_what_would() -> None:
+    with pytest.raises(InvalidParameter, match="multiple of 4, not 18"):
+        build("tiny", channels=1, image_size=18)
+    with pytest.raises(InvalidParameter, match="2 examples need 2 labels"):
+        build("micro", channels=1, image_size=8, classes=2)(
+            torch.zeros(2, 1, 8, 8), torch.zeros(2), Condition(torch.zeros(3, dtype=torch.long))
+        )

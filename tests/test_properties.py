@@ -1,0 +1,359 @@
+"""Over all parameters: a clear error, or a sampler and a weighting that are sound. Never anything else.
+
+`derandomize` gives every run the same examples; what longer searches found is pinned in `FOUND`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from synthetic import cell_borders, cell_masses, feedback
+from torch import Tensor
+
+import stepwell
+from stepwell.catalogue.entries import ENTRIES
+from stepwell.catalogue.entry import Entry
+from stepwell.core.density import edges
+from stepwell.core.errors import InvalidParameter, StepwellError, UnknownName, Unsupported
+from stepwell.core.process import NoiseProcess
+from stepwell.core.sampler import TimestepSampler
+from stepwell.core.tick import Tick
+
+modest = settings(
+    deadline=None,
+    max_examples=12,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+NEVER = (0, -1, -0.5, math.nan, math.inf, -math.inf, True, None, "much")
+"""Values that some parameter accepts and most do not."""
+
+
+def _number(low: float, high: float) -> st.SearchStrategy[Any]:
+    """A float of a range that users may try, or now and then something else."""
+    within = st.floats(low, high, allow_subnormal=False)
+    return st.one_of(within, within, within, within, st.sampled_from(NEVER))
+
+
+COUNTS = st.one_of(st.integers(1, 8), st.integers(1, 3000), st.sampled_from([0, -1, 1.5, None]))
+STEPS = st.one_of(st.integers(1, 4), st.integers(1, 3000))
+FLAG = st.booleans()
+DISCRETE = {"timesteps": STEPS, "prediction": st.sampled_from(["eps", "v", "x0"]), "zero_terminal_snr": FLAG}
+
+
+def _optional(**parameters: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries({}, optional=parameters)
+
+
+def _of_processes(
+    number: Callable[[float, float], st.SearchStrategy[Any]],
+) -> dict[str, st.SearchStrategy[dict[str, Any]]]:
+    return {
+        "linear": _optional(**DISCRETE, beta_start=number(1e-6, 0.1), beta_end=number(1e-4, 1)),
+        "cosine": _optional(**DISCRETE, offset=number(0, 0.5)),
+        "quadratic": _optional(**DISCRETE),
+        "scaled-linear": _optional(**DISCRETE),
+        "flow": _optional(
+            shift=number(0.05, 20),
+            timesteps=st.one_of(st.none(), STEPS),
+            prediction=st.sampled_from(["velocity", "eps", "x0"]),
+            reference=st.sampled_from(["uniform", "logit-normal"]),
+        ),
+        "edm": _optional(
+            sigma_min=number(1e-4, 1),
+            sigma_max=number(0.5, 1e3),
+            sigma_data=number(0.05, 5),
+            mean=number(-4, 4),
+            std=number(0.1, 4),
+        ),
+    }
+
+
+PROCESS_PARAMETERS = _of_processes(_number)
+
+SAMPLER_PARAMETERS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
+    "uniform": st.just({}),
+    "logit-normal": _optional(mean=_number(-8, 8), std=_number(0.02, 8), as_published=FLAG),
+    "log-normal-sigma": _optional(mean=_number(-8, 8), std=_number(0.02, 8)),
+    "mode": _optional(scale=_number(-1, 1.8)),
+    "cosmap": st.just({}),
+    "laplace": _optional(mean=_number(-20, 20), scale=_number(0.02, 10)),
+    "beta": _optional(alpha=_number(0.02, 200), beta=_number(0.02, 200)),
+    "speed": _optional(
+        version=st.sampled_from(["current", "legacy", "lognorm", "newest"]),
+        tau=st.one_of(_number(0, 1), st.just("auto")),
+        suppression=_number(0.01, 100),
+        dual=FLAG,
+        as_published=FLAG,
+    ),
+    "table": st.fixed_dictionaries(
+        {"masses": st.lists(st.one_of(st.floats(0, 1e6), st.just(0.0), st.just(-1.0)), max_size=40)}
+    ),
+    "loss-second-moment": _optional(history=st.integers(0, 12), uniform_share=_number(0, 1), bins=COUNTS),
+    "loss-ema": _optional(bins=COUNTS, decay=_number(0, 1), uniform_share=_number(0, 1)),
+    "info-noise": _optional(bins=COUNTS, decay=_number(0, 1)),
+}
+
+WEIGHTING_PARAMETERS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
+    "none": st.just({}),
+    "min-snr": _optional(gamma=_number(1e-3, 1e3)),
+    "soft-min-snr": _optional(gamma=_number(1e-3, 1e3)),
+    "p2": _optional(gamma=_number(0, 5), k=_number(1e-4, 1e3)),
+    "debiased": st.just({}),
+    "vlb": _optional(
+        variance=st.sampled_from(["fixed-large", "fixed-small", "learned"]),
+        cap=st.one_of(st.none(), _number(1e-3, 1e3)),
+    ),
+    "speed": _optional(ceiling=_number(0.5, 1), tau=st.one_of(_number(0, 1), st.just("auto"))),
+}
+
+SHAPING = _optional(
+    shift=_number(0.05, 20),
+    floor=_number(0, 1),
+    warm_up_steps=st.integers(0, 3),
+    within=st.tuples(_number(0, 1), _number(0, 1)),
+    stratified=FLAG,
+    unbiased=FLAG,
+)
+
+
+def _built(build: Callable[[], Any]) -> Any:
+    """What is built, or None where Stepwell refuses."""
+    try:
+        return build()
+    except (InvalidParameter, Unsupported, UnknownName):
+        return None
+
+
+@st.composite
+def processes(draw: st.DrawFn) -> NoiseProcess:
+    """Any process that can be built."""
+    name = draw(st.sampled_from(sorted(PROCESS_PARAMETERS)))
+    parameters = draw(_of_processes(st.floats)[name])
+    built = _built(lambda: stepwell.process(name, **parameters))
+    assume(built is not None)
+    return built
+
+
+def _assert_sound(sampler: TimestepSampler, *borders: Tensor) -> None:
+    """`borders` are where the density may have steps."""
+    tick, x0 = Tick(seed=1, step=5), torch.zeros(50_000, 1)
+    drawn = sampler.draw(x0, tick)
+    assert ((drawn.u >= 0) & (drawn.u < 1)).all()
+    assert not drawn.log_prob.isnan().any()
+    assert drawn.correction.isfinite().all()
+    assert (drawn.correction >= 0).all()
+    # Cells between the sampler's own quantiles resolve any spike that it has.
+    v = (torch.arange(8192, dtype=torch.float64) + 0.5) / 8192
+    quantiles = sampler.place(v, torch.zeros(8192, 1), tick).u
+    cells = cell_borders(quantiles, edges(4096), *borders, even=16_000, logistic=4000)
+    masses = cell_masses(sampler, cells)
+    assert masses.isfinite().all()
+    assert (masses >= 0).all()
+    assert float(masses.sum()) == pytest.approx(1, abs=0.01)
+    ends = sampler.cdf(torch.tensor([0.0, 1.0], dtype=torch.float64))
+    assert ends.tolist() == pytest.approx([0, 1], abs=1e-5)
+    assert (sampler.cdf(cells).diff() >= -1e-6).all()
+
+
+def _assert_sound_before_and_after_learning(sampler: TimestepSampler, *borders: Tensor) -> None:
+    _assert_sound(sampler, *borders)
+    sampler.learn(feedback(Tick().uniform("anywhere", 500)))
+    _assert_sound(sampler, *borders)
+
+
+def _bins(process: NoiseProcess, parameters: dict[str, Any]) -> Tensor:
+    """Where densities over a process have steps: between its timesteps, or between given bins."""
+    bins = parameters.get("bins") or len(parameters.get("masses", ())) or 1
+    return torch.cat([edges(process.timesteps or 1000), edges(bins)])
+
+
+def test_every_entry_of_the_catalogue_has_its_strategies() -> None:
+    assert set(PROCESS_PARAMETERS) == {entry.name for entry in ENTRIES if entry.kind == "process"}
+    assert set(SAMPLER_PARAMETERS) == {entry.name for entry in ENTRIES if entry.kind == "sampler"}
+    assert set(WEIGHTING_PARAMETERS) == {entry.name for entry in ENTRIES if entry.kind == "weighting"}
+
+
+@pytest.mark.parametrize("name", PROCESS_PARAMETERS)
+@given(data=st.data())
+@modest
+def test_any_parameters_give_an_error_or_a_sound_process(name: str, data: st.DataObject) -> None:
+    parameters = data.draw(PROCESS_PARAMETERS[name], label="parameters")
+    process = _built(lambda: stepwell.process(name, **parameters))
+    if process is None:
+        return
+    grid = process.grid()
+    signal, noise = process.scales(grid)
+    assert ((signal >= 0) & signal.isfinite() & (noise > 0) & noise.isfinite()).all()
+    assert not process.log_snr(grid).isnan().any()
+    assert (process.log_snr(grid).diff() < 0).all()
+    assert torch.allclose(process.unit_time(process.time(grid)).double(), grid, atol=1e-5)
+    heights = process.reference.pdf(grid)
+    assert (heights.isfinite() & (heights >= 0)).all()
+
+
+@pytest.mark.parametrize("name", SAMPLER_PARAMETERS)
+@given(process=processes(), data=st.data())
+@modest
+def test_any_parameters_give_an_error_or_a_sound_sampler(
+    name: str, process: NoiseProcess, data: st.DataObject
+) -> None:
+    parameters = data.draw(SAMPLER_PARAMETERS[name], label="parameters")
+    corrected = data.draw(FLAG, label="unbiased")
+    sampler = _built(lambda: stepwell.sampler(name, process, **parameters, unbiased=corrected))
+    if sampler is not None:
+        _assert_sound_before_and_after_learning(sampler, _bins(process, parameters))
+
+
+FOUND: list[tuple[str, dict[str, Any], str, dict[str, Any]]] = [
+    # One timestep, or one of finite SNR: no width in ln sigma, no log-SNR to make bins of.
+    ("linear", {"timesteps": 1}, "info-noise", {}),
+    ("linear", {"timesteps": 2, "zero_terminal_snr": True}, "info-noise", {}),
+    ("flow", {"timesteps": 1}, "loss-ema", {}),
+    ("flow", {"timesteps": 1}, "info-noise", {}),
+    # f(log_snr) |d log_snr / du| is 0 x infinity where the noise or the signal ends.
+    ("flow", {}, "log-normal-sigma", {"std": 6.0}),
+    ("flow", {"shift": 3.0}, "log-normal-sigma", {}),
+    ("flow", {"shift": 3.0}, "laplace", {"scale": 3.0}),
+    # s u / (1 + (s - 1) u) rounds to a little more than 1 at u = 1, and the signal is negative.
+    ("flow", {"shift": 0.1}, "laplace", {}),
+    ("flow", {"shift": 0.45}, "log-normal-sigma", {}),
+    ("flow", {"shift": 0.1, "timesteps": 1000}, "laplace", {}),
+    ("flow", {"shift": 0.1, "timesteps": 1000}, "info-noise", {}),
+    # A density cut off in its tail: float32 rounds its quantiles to 1, which is the other end of time.
+    ("edm", {}, "log-normal-sigma", {"mean": 8.0, "std": 1.0, "unbiased": True}),
+    # Each mass is finite and their sum is not.
+    ("linear", {}, "table", {"masses": [1e308, 1e308]}),
+    ("linear", {}, "mode", {"scale": 2 / (math.pi - 2), "unbiased": True}),
+    ("linear", {}, "beta", {"alpha": 1e5, "beta": 1e5}),
+]
+
+
+@pytest.mark.parametrize(("process", "given", "name", "parameters"), FOUND, ids=str)
+def test_what_searches_found_stays_found(
+    process: str, given: dict[str, Any], name: str, parameters: dict[str, Any]
+) -> None:
+    over = stepwell.process(process, **given)
+    sampler = _built(lambda: stepwell.sampler(name, over, **parameters))
+    if sampler is not None:
+        _assert_sound_before_and_after_learning(sampler, _bins(over, parameters))
+
+
+@pytest.mark.parametrize("timesteps", [None, 1000])
+@pytest.mark.parametrize("prediction", ["velocity", "eps", "x0"])
+@pytest.mark.parametrize("name", WEIGHTING_PARAMETERS)
+def test_no_shift_of_a_flow_makes_a_weight_undefined(
+    name: str, prediction: str, timesteps: int | None
+) -> None:
+    undefined = []
+    for shift in (0.02, 0.1, 0.2, 0.45, 1.0, 1.15, 3.0, 12.0):
+        process = stepwell.process("flow", shift=shift, prediction=prediction, timesteps=timesteps)
+        for dtype in (torch.float32, torch.float64):
+            u = torch.tensor([2**-24, 0.5, 1 - 2**-24], dtype=dtype)
+            weights = _built(lambda u=u, process=process: stepwell.weighting(name)(process, u))
+            if weights is not None and not (weights.isfinite() & (weights >= 0)).all():
+                undefined.append((shift, dtype, weights.tolist()))
+    assert undefined == []
+
+
+@pytest.mark.parametrize("name", SAMPLER_PARAMETERS)
+@given(process=processes(), shaping=SHAPING)
+@modest
+def test_any_shaping_gives_an_error_or_a_sound_sampler(
+    name: str, process: NoiseProcess, shaping: dict[str, Any]
+) -> None:
+    own = {"masses": [1.0, 3.0, 2.0]} if name == "table" else {}
+    sampler = _built(lambda: stepwell.sampler(name, process, **own, **shaping))
+    if sampler is None:
+        return
+    borders = _bins(process, own)
+    factor = shaping.get("shift") or 1
+    low, high = shaping.get("within") or (0, 1)
+    shifted = torch.cat([borders, factor * borders / (1 + (factor - 1) * borders)])
+    _assert_sound_before_and_after_learning(sampler, borders, low + (high - low) * shifted)
+
+
+@given(
+    masses=st.lists(st.floats(0, allow_infinity=False), min_size=1, max_size=30).filter(any),
+    data=st.data(),
+)
+@modest
+def test_any_masses_between_any_borders_make_a_table(masses: list[float], data: st.DataObject) -> None:
+    inner = st.floats(1e-3, 1 - 1e-3)
+    count = len(masses) - 1
+    borders = [0.0, *sorted(data.draw(st.lists(inner, min_size=count, max_size=count, unique=True))), 1.0]
+    sampler = _built(lambda: stepwell.sampler("table", "linear", masses=masses, borders=borders))
+    if sampler is not None:
+        _assert_sound(sampler, torch.tensor(borders, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("name", WEIGHTING_PARAMETERS)
+@given(process=processes(), data=st.data())
+@modest
+def test_any_parameters_give_an_error_or_sound_weights(
+    name: str, process: NoiseProcess, data: st.DataObject
+) -> None:
+    parameters = data.draw(WEIGHTING_PARAMETERS[name], label="parameters")
+    weighting = _built(lambda: stepwell.weighting(name, **parameters))
+    if weighting is None:
+        return
+    # The first and the last uniform that a tick can give, and those between.
+    u = torch.cat([torch.tensor([2**-24, 1 - 2**-24]), Tick().uniform("anywhere", 300)])
+    for times in (u, process.grid()):
+        weights = _built(lambda times=times: weighting(process, times))
+        if weights is not None:
+            assert weights.shape == times.shape
+            assert weights.isfinite().all()
+            assert (weights >= 0).all()
+
+
+@pytest.mark.parametrize("name", WEIGHTING_PARAMETERS)
+@pytest.mark.parametrize(
+    ("process", "prediction"),
+    [("linear", "x0"), ("cosine", "v"), ("flow", "velocity"), ("flow", "eps"), ("flow", "x0"), ("edm", None)],
+    ids=str,
+)
+def test_weights_are_defined_at_time_zero(name: str, process: str, prediction: str | None) -> None:
+    # [0, 1) includes it, though there a flow has no noise at all.
+    over = stepwell.process(process, **({"prediction": prediction} if prediction else {}))
+    weights = _built(lambda: stepwell.weighting(name)(over, torch.zeros(1)))
+    assert weights is None or (weights >= 0).all()
+
+
+MEANT = {
+    ("edm", "mean", -1),
+    ("logit-normal", "mean", -1),
+    ("log-normal-sigma", "mean", -1),
+    ("laplace", "mean", -1),
+    ("mode", "scale", -1),
+    ("vlb", "cap", None),
+}
+"""Values that look wrong and are not."""
+
+WRONG = [
+    pytest.param(entry, parameter.name, value, id=f"{entry.kind}-{entry.name}-{parameter.name}-{value}")
+    for entry in ENTRIES
+    for parameter in entry.parameters
+    for value in (math.nan, math.inf, -1, "much", None)
+    if not isinstance(parameter.default, bool) and not (value is None and parameter.default is None)
+]
+
+
+@pytest.mark.parametrize(("entry", "parameter", "value"), WRONG)
+def test_a_value_of_the_wrong_kind_is_an_error_of_our_own(entry: Entry, parameter: str, value: Any) -> None:
+    given = {"masses": [1.0, 2.0], parameter: value} if entry.name == "table" else {parameter: value}
+    build = getattr(stepwell, entry.kind)
+    over = ("linear",) if entry.kind == "sampler" else ()
+    if (entry.name, parameter, value) in MEANT:
+        build(entry.name, *over, **given)
+    else:
+        with pytest.raises(StepwellError):
+            build(entry.name, *over, **given)

@@ -1,0 +1,136 @@
+"""What the loop does around a step."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from runs import records_without_clock, small_run, words
+from stepwell.recipes.load import load
+from stepwell.recipes.run import run_recipe
+from stepwell.runs.clock import Clock
+from stepwell.train import loop
+from stepwell.train.ema import Ema
+from stepwell.train.loop import TrainingStopped
+from stepwell.train.schedule import Warmup
+
+
+def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = loop.train_step
+
+    def poisoned(training: Any, step: int) -> Any:
+        if step == 7:
+            with torch.no_grad():
+                next(training.denoiser.parameters()).fill_(torch.nan)
+        return real(training, step)
+
+    monkeypatch.setattr(loop, "train_step", poisoned)
+    with pytest.raises((TrainingStopped, ArithmeticError)) as caught:
+        small_run(tmp_path / "run", method="uniform")
+    assert "step 8 (timesteps " in str(caught.value)
+    kept = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert kept == ["step-000000003.safetensors", "step-000000006.safetensors"]
+
+
+def test_a_run_directory_says_what_where_and_how(tmp_path: Path) -> None:
+    small_run(tmp_path / "run", samples=4, sample_steps=2, steps=4)
+    environment = json.loads((tmp_path / "run" / "environment.json").read_text())
+    assert environment["packages"]["torch"] == torch.__version__
+    assert {"threads", "device", "processes", "parameters", "commit", "cores"} <= environment.keys()
+    assert json.loads((tmp_path / "run" / "recipe.json").read_text())["method"] == "loss-ema"
+    assert list((tmp_path / "run" / "samples").glob("*.png"))
+    lines = records_without_clock(tmp_path / "run")
+    kinds = [(line["kind"], line["step"]) for line in lines]
+    assert kinds == [("evaluation", 0), *[("train", k) for k in (1, 2, 3, 4)], ("evaluation", 4)]
+    assert lines[-1]["images"] == 4 * 8
+    assert len(lines[-1]["bands"]) == 4
+    assert "objective/none" in lines[-1]
+    assert len(lines[-1]["density"]) == loop.DENSITY_POINTS
+
+
+def test_training_lowers_the_held_out_loss(tmp_path: Path) -> None:
+    small_run(tmp_path / "run", steps=60, batch=32, evaluate_every=60, checkpoint_every=60)
+    first, last = (r for r in records_without_clock(tmp_path / "run") if r["kind"] == "evaluation")
+    assert last["objective/none"] < 0.7 * first["objective/none"]
+
+
+def test_the_clock_stands_still_while_paused(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("stepwell.runs.clock.time.perf_counter", lambda: now[0])
+    clock = Clock(10.0)
+    now[0] = 2.0
+    with clock.paused(), clock.paused():
+        now[0] = 50.0
+        assert clock.seconds == 12.0
+    now[0] = 51.0
+    assert clock.seconds == 13.0
+
+
+def test_a_time_budget_ends_training(tmp_path: Path) -> None:
+    at = run_recipe(
+        load("fashion16", words(tmp_path / "run", steps=10**6, seconds=1, checkpoint_every=10**6)),
+        say=lambda text: None,
+    )
+    assert 1 <= at.step < 10**5
+    assert at.clock.seconds < 10
+
+
+def test_ema_ramps_and_power_profiles() -> None:
+    weight = torch.nn.Parameter(torch.zeros(3))
+    constant = Ema([weight], 0.99)
+    assert constant.decay(0) == pytest.approx(0.1)
+    assert constant.decay(10**6) == 0.99
+    power = Ema([weight], 1.0, "power")
+    with torch.no_grad():
+        for step in range(4):
+            weight.fill_(float(step + 1))
+            power.step(step)
+    # g = 1 weighs the n-th value by n^2 - (n - 1)^2: (1 + 3 x 2 + 5 x 3 + 7 x 4) / 16.
+    assert power.average[0].tolist() == pytest.approx([3.125] * 3)
+    with power.in_place():
+        assert weight.tolist() == pytest.approx([3.125] * 3)
+    assert weight.tolist() == [4.0] * 3
+
+
+def test_warm_up_is_a_function_of_the_step() -> None:
+    assert [Warmup(0.4, 4).at(step) for step in range(6)] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4, 0.4])
+    assert Warmup(0.4).at(0) == 0.4
+
+
+def test_two_processes_cannot_write_one_run(tmp_path: Path) -> None:
+    from stepwell.runs.directory import Run, RunError
+
+    first = Run(tmp_path / "run")
+    first.open({}, frozenset())
+    second = Run(tmp_path / "run")
+    with pytest.raises(RunError, match="another process"):
+        second.open({}, frozenset())
+    second.close()
+    first.close()
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {"precision": "bf16"},
+    {"channels_last": True},
+    {"optimizer": "adam"},
+    {"process": "flow"},
+    {"process": "edm"},
+    {"process": "cosine:prediction=v"},
+    {"method": "speed"},
+    {"method": "logit-normal+min-snr"},
+    {"ema_kind": "power", "ema": 6.94},
+    {"clip": "none"},
+    {"learned_variance": True},
+]
+
+
+@pytest.mark.parametrize("changes", OPTIONS, ids=str)
+def test_every_option_trains(tmp_path: Path, changes: dict[str, Any]) -> None:
+    small_run(tmp_path / "run", steps=3, **changes)
+    assert all(line["loss"] is not None for line in records_without_clock(tmp_path / "run") if "loss" in line)

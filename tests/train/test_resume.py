@@ -1,0 +1,103 @@
+"""Resume is "run the same command again", and nobody can tell afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runs import SMALL, assert_same_run, newest_tensors, records_without_clock, small_run, words
+from stepwell.core.errors import StepwellError
+from stepwell.recipes.load import load
+from stepwell.recipes.run import run_recipe
+from stepwell.train import checkpoint, loop
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_run(tmp_path_factory.mktemp("whole") / "run")
+
+
+@pytest.mark.parametrize("stop", [3, 5, 11])
+def test_an_interrupted_run_ends_as_one_that_was_never_stopped(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
+) -> None:
+    said: list[str] = []
+    real = loop.train_step
+
+    def interrupted(training: Any, step: int) -> Any:
+        if step == stop - 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        return real(training, step)
+
+    monkeypatch.setattr(loop, "train_step", interrupted)
+    assert run_recipe(load("fashion16", words(tmp_path / "run")), say=said.append).step == stop
+    assert any("Run the same command again" in line for line in said)
+    monkeypatch.undo()
+    small_run(tmp_path / "run")
+    assert_same_run(whole, tmp_path / "run")
+
+
+def test_another_seed_is_another_run(whole: Path, tmp_path: Path) -> None:
+    small_run(tmp_path / "run", seed=1)
+    assert newest_tensors(tmp_path / "run").keys() == newest_tensors(whole).keys()
+    with pytest.raises(AssertionError):
+        assert_same_run(whole, tmp_path / "run")
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "empty"])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
+    whole: Path, tmp_path: Path, damage: str
+) -> None:
+    said: list[str] = []
+    small_run(tmp_path / "run", steps=6)
+    newest = tmp_path / "run" / "checkpoints" / "step-000000006.safetensors"
+    content = bytearray(newest.read_bytes())
+    if damage == "truncate":
+        content = content[: len(content) // 2]
+    elif damage == "empty":
+        content = bytearray()
+    else:
+        content[-5] ^= 0x10
+    newest.write_bytes(content)
+    run_recipe(load("fashion16", words(tmp_path / "run")), say=said.append)
+    assert any("step-000000006" in line and "Passing over" in line for line in said)
+    assert any("Resumed at step 3" in line for line in said)
+    assert_same_run(whole, tmp_path / "run")
+
+
+def test_other_settings_are_refused_by_name(whole: Path) -> None:
+    before = records_without_clock(whole)
+    with pytest.raises(StepwellError, match=r"lr=0\.002 there, 0\.01 here"):
+        small_run(whole, lr=0.01)
+    assert records_without_clock(whole) == before
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
+    small_run(tmp_path / "run", steps=3)
+    stored = checkpoint.load(tmp_path / "run" / "checkpoints" / "step-000000003.safetensors")
+    stored.tree["model"].pop(next(iter(stored.tree["model"])))
+    checkpoint.save(tmp_path / "run" / "checkpoints", stored, keep=2)
+    with pytest.raises(StepwellError, match="belongs to another model"):
+        small_run(tmp_path / "run")
+
+
+def test_another_number_of_processes_is_refused_unless_inexact(tmp_path: Path) -> None:
+    small_run(tmp_path / "run", steps=3)
+    stored = checkpoint.load(tmp_path / "run" / "checkpoints" / "step-000000003.safetensors")
+    stored.info["world"] = 2
+    checkpoint.save(tmp_path / "run" / "checkpoints", stored, keep=2)
+    with pytest.raises(StepwellError, match="--inexact"):
+        small_run(tmp_path / "run")
+    at = run_recipe(load("fashion16", words(tmp_path / "run")), inexact=True, say=lambda text: None)
+    assert at.step == SMALL["steps"]
+
+
+def test_only_the_newest_checkpoints_are_kept(whole: Path) -> None:
+    assert sorted(path.name for path in (whole / "checkpoints").iterdir()) == [
+        "step-000000009.safetensors",
+        "step-000000012.safetensors",
+    ]
