@@ -328,7 +328,7 @@ def test_an_accelerator_leaves_out_losses_that_are_not_finite(
     spoiled = torch.where(good, losses, torch.tensor([math.nan, math.inf]).repeat(100))
     metrics = told.learn(feedback(u, spoiled))
     same.learn(feedback(u[good], losses[good]))
-    assert int(metrics["losses_rejected"]) == 67
+    assert int(metrics["losses_left_out"]) == 67
     assert torch.allclose(told.density(U), same.density(U))
 
 

@@ -141,7 +141,7 @@ def table(masses: Tensor, borders: Tensor | None = None) -> Table:
     masses = torch.as_tensor(masses, dtype=torch.float64).detach().cpu()
     if masses.dim() != 1 or len(masses) == 0:
         raise InvalidParameter(f"a table needs a list of at least one mass, not shape {tuple(masses.shape)}.")
-    if not torch.isfinite(masses).all() or (masses < 0).any() or masses.sum() <= 0:
+    if (masses < 0).any() or not 0 < masses.sum() < torch.inf:
         raise InvalidParameter("the masses of a table must be finite, 0 or more, and not all 0.")
     if borders is None:
         return Table(edges(len(masses)), masses)

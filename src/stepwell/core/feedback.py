@@ -76,6 +76,8 @@ class Feedback:
     """[B]: the loss times the weighting, without correction."""
     action: Tensor | None = None
     signal: Signal | None = None
+    counts: Tensor | None = None
+    """[B] bool: which examples lie where the sampler draws; None: all."""
 
     def __post_init__(self) -> None:
         if not self.u.shape == self.plain.shape == self.weighted.shape or self.u.dim() != 1:

@@ -10,9 +10,13 @@ import torch
 from torch import Tensor
 
 from stepwell.core import require
-from stepwell.core.density import Density, Table, edges
+from stepwell.core.density import Density, Table, edges, inside
 from stepwell.core.errors import Unsupported
+from stepwell.core.lookup import precise
 from stepwell.core.process import NoiseProcess
+
+_LEAST_MASS = 1e-6
+"""Of a distribution, inside a process's range: with less, its float32 draws would be a few values."""
 
 
 class Symmetric(ABC):
@@ -102,10 +106,11 @@ class PulledBack(Density):
 
     def __init__(self, process: NoiseProcess, distribution: Symmetric) -> None:
         self.process, self.distribution = process, distribution
-        # log-SNR falls with u: the data end has the most mass below it.
         ends = process.log_snr(torch.tensor([0.0, 1.0], dtype=torch.float64))
-        self._top, self._bottom = (float(distribution.cdf(end)) for end in ends)
-        if self._top - self._bottom < 1e-6:
+        # Masses are counted from the tail that the range is in: from the other, they would round to 1.
+        self._upper = float(ends.clamp(-1e6, 1e6).mean()) > distribution.mean
+        self._start, self._end = (float(mass) for mass in self._tail(ends))
+        if abs(self._end - self._start) < _LEAST_MASS:
             raise Unsupported(
                 f"{distribution} has next to no mass between the process's log-SNRs "
                 f"{float(ends[1]):.3g} and {float(ends[0]):.3g}: move its mean or widen it."
@@ -114,14 +119,18 @@ class PulledBack(Density):
     def __repr__(self) -> str:
         return f"PulledBack({self.distribution})"
 
+    def _tail(self, log_snr: Tensor) -> Tensor:
+        return self.distribution.cdf(2 * self.distribution.mean - log_snr if self._upper else log_snr)
+
     def quantile(self, v: Tensor) -> Tensor:
-        mass = self._top - v * (self._top - self._bottom)
-        return self.process.at_log_snr(self.distribution.icdf(mass)).clamp(0, 1 - 2**-24)
+        x = self.distribution.icdf(self._start + v.to(precise(v)) * (self._end - self._start))
+        u = self.process.at_log_snr(2 * self.distribution.mean - x if self._upper else x)
+        return inside(u.to(v), 0.0, 1.0)
 
     def pdf(self, u: Tensor) -> Tensor:
-        height = self.distribution.pdf(self.process.log_snr(u))
-        return height * self.process.log_snr_rate(u).abs() / (self._top - self._bottom)
+        height = self.distribution.pdf(self.process.log_snr(u)) / abs(self._end - self._start)
+        # At the ends of a flow the rate is infinite, where the height is 0 long before.
+        return torch.where(height > 0, height * self.process.log_snr_rate(u).abs(), 0.0)
 
     def cdf(self, u: Tensor) -> Tensor:
-        mass = self.distribution.cdf(self.process.log_snr(u))
-        return (self._top - mass) / (self._top - self._bottom)
+        return (self._tail(self.process.log_snr(u)) - self._start) / (self._end - self._start)

@@ -66,6 +66,10 @@ class TimestepSampler(ABC):
     def cdf(self, u: Tensor, x0: Tensor | None = None) -> Tensor:
         """The mass [n] below u [n] now."""
 
+    def reaches(self, u: Tensor) -> Tensor:
+        """Which u [n] can be drawn, now and whenever the density has moved on."""
+        return self.density(u) > 0
+
     def masses(self, borders: Tensor) -> Tensor:
         """The mass [K] between neighbours of rising borders [K + 1], now."""
         return self.cdf(borders).diff()

@@ -10,6 +10,9 @@ from torch import Tensor
 
 from stepwell.core import require
 from stepwell.core.density import inside
+from stepwell.core.errors import InvalidParameter
+
+_NARROWEST = 1e-6
 
 
 class Warp(ABC):
@@ -37,7 +40,8 @@ class Shift(Warp):
         require.positive("shift", self.factor)
 
     def forward(self, u: Tensor) -> Tensor:
-        return self.factor * u / (1 + (self.factor - 1) * u)
+        # Rounding may lift the end above 1, where a flow would have negative signal.
+        return (self.factor * u / (1 + (self.factor - 1) * u)).clamp(max=1)
 
     def inverse(self, u: Tensor) -> Tensor:
         return u / (self.factor - (self.factor - 1) * u)
@@ -58,6 +62,10 @@ class Squeeze(Warp):
 
     def __post_init__(self) -> None:
         require.unit_range("the range of unit time", self.low, self.high)
+        if self.high - self.low < _NARROWEST:
+            raise InvalidParameter(
+                f"the range of unit time [{self.low!r}, {self.high!r}) is narrower than float32 can tell."
+            )
 
     def forward(self, u: Tensor) -> Tensor:
         return inside(self.low + (self.high - self.low) * u, self.low, self.high)

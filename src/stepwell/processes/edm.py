@@ -36,6 +36,7 @@ class EdmProcess(NoiseProcess):
         if require.positive("sigma_max", sigma_max) <= sigma_min:
             raise InvalidParameter(f"sigma_max {sigma_max:g} must be above sigma_min {sigma_min:g}.")
         self.sigma_data = require.positive("sigma_data", sigma_data)
+        mean, std = require.finite("mean", mean), require.positive("std", std)
         self._start, self._span = math.log(sigma_min), math.log(sigma_max / sigma_min)
         self.reference = over_log_snr(self, Normal(-2 * mean, 2 * std))
 

@@ -22,8 +22,7 @@ def info_noise(process: NoiseProcess, bins: int = 100, decay: float = 0.999) -> 
     def eps_loss(feedback: Feedback) -> Tensor:
         return feedback.plain * process.eps_factor(feedback.u)
 
-    label = f"info-noise(bins={bins}, decay={decay:g})"
-    return LossEma(label, borders, _log_sigma_width(process, borders), decay, eps_loss)
+    return LossEma("info-noise", borders, _log_sigma_width(process, borders), decay, eps_loss)
 
 
 def _log_sigma_width(process: NoiseProcess, borders: Tensor) -> Tensor:
@@ -32,7 +31,11 @@ def _log_sigma_width(process: NoiseProcess, borders: Tensor) -> Tensor:
         inside = borders.clamp(1e-3, 1 - 1e-3)
         return (process.log_snr(inside[:-1]) - process.log_snr(inside[1:])) / 2
     rate = process.log_snr_rate(process.grid()) / process.timesteps
+    known = rate[rate.isfinite() & (rate < 0)]
+    if len(known) == 0:
+        # Too few timesteps to tell: all alike.
+        return borders.diff()
     # The step to a zero-SNR timestep spans an infinite ln sigma; it counts as much as the step before.
-    finite = torch.where(rate.isfinite(), rate, rate[rate.isfinite()][-1])
+    finite = torch.where(rate.isfinite(), rate, known[-1])
     spans = torch.cat([finite.new_zeros(1), (-finite / 2).cumsum(0)])
     return spans[(borders * process.timesteps).round().long()].diff()

@@ -15,7 +15,7 @@ from stepwell.core.process import NoiseProcess
 from stepwell.core.sampler import Metrics, State, TimestepSampler, matching
 from stepwell.core.shapes import PerExample
 from stepwell.samplers.mix import mix
-from stepwell.samplers.one_density import OneDensity
+from stepwell.samplers.one_density import OneDensity, fingerprint
 from stepwell.samplers.static import Static
 
 
@@ -27,8 +27,7 @@ def loss_ema(
     `uniform_share` is ours: a bin whose loss is nearly 0 would get a correction without bound.
     """
     borders = log_snr_bins(process, bins)
-    measure = process.reference.cdf(borders).diff()
-    sampler = LossEma(f"loss-ema(bins={bins}, decay={decay:g})", borders, measure, decay, _weighted)
+    sampler = LossEma("loss-ema", borders, process.reference.masses(borders), decay, _weighted)
     return mix(sampler, Static(Uniform(), "uniform"), uniform_share)
 
 
@@ -46,6 +45,8 @@ def log_snr_bins(process: NoiseProcess, bins: int) -> Tensor:
     else:
         log_snr = process.log_snr(process.grid())
         finite = log_snr[log_snr.isfinite()]
+        if len(finite) < 2:
+            return edges(process.timesteps)
         nearest = process.at_log_snr(_between(finite[0], finite[-1], bins)).double()
         inner = (nearest * process.timesteps).round() / process.timesteps
     # Neighbouring borders may have met on one timestep: sorted and without repeats, between 0 and 1.
@@ -73,8 +74,9 @@ class LossEma(OneDensity):
         decay: float,
         read: Callable[[Feedback], PerExample],
     ) -> None:
-        self._decay = require.between("decay", decay, 0, 1 - 1e-9)
-        self.label, self._read = label, read
+        self._decay, self._read = require.between("decay", decay, 0, 1 - 1e-9), read
+        # Bins of another process are another sampler, however many they are.
+        self.label = f"{label}(bins={len(measure)}, decay={decay:g}, over={fingerprint(borders, measure)})"
         self._measure = measure.float()
         self._borders = not_below(borders, torch.float32)
         self._mean = torch.zeros_like(self._measure)
@@ -86,7 +88,7 @@ class LossEma(OneDensity):
         average = (self._mean.sum() + tiny) / (self._seen.sum() + tiny)
         loss = torch.where(self._seen > 0, self._mean / self._seen.clamp(min=tiny), average)
         # Losses of exactly 0 everywhere would leave no mass at all.
-        self._table = Table(self._borders.to(loss.device), self._measure * loss.clamp(min=1e-30))
+        self._table = Table(self._borders, self._measure * loss.clamp(min=1e-30))
 
     @property
     def current(self) -> Density:
@@ -94,7 +96,7 @@ class LossEma(OneDensity):
 
     def learn(self, feedback: Feedback) -> Metrics:
         losses = self._read(feedback).detach().float()
-        finite = usable(losses, feedback.u, self)
+        finite = usable(losses, feedback, self)
         self._move(losses.device)
         bin_of = self._table.bin_of(feedback.u)
         # A comparison, not index_add: sums in a fixed order give the same bits in every run.
@@ -105,11 +107,11 @@ class LossEma(OneDensity):
         self._mean = kept * self._mean + (1 - kept) * total / count.clamp(min=1)
         self._seen = kept * self._seen + (1 - kept)
         self._refresh()
-        return {"bins_seen": (self._seen > 0).float().mean(), "losses_rejected": (~finite).sum()}
+        return {"bins_seen": (self._seen > 0).float().mean(), "losses_left_out": (~finite).sum()}
 
     def _move(self, device: torch.device) -> None:
-        self._measure, self._mean, self._seen = (
-            tensor.to(device) for tensor in (self._measure, self._mean, self._seen)
+        self._borders, self._measure, self._mean, self._seen = (
+            tensor.to(device) for tensor in (self._borders, self._measure, self._mean, self._seen)
         )
 
     def state_dict(self) -> State:

@@ -9,10 +9,11 @@ from stepwell.core import require
 from stepwell.core.density import Density, Table, Uniform, edges, not_below
 from stepwell.core.feedback import Feedback
 from stepwell.core.finite import usable
+from stepwell.core.lookup import precise
 from stepwell.core.process import NoiseProcess
 from stepwell.core.sampler import Metrics, State, TimestepSampler, matching
 from stepwell.samplers.mix import mix
-from stepwell.samplers.one_density import OneDensity
+from stepwell.samplers.one_density import OneDensity, fingerprint
 from stepwell.samplers.static import Static
 
 
@@ -20,8 +21,8 @@ def loss_second_moment(
     process: NoiseProcess, history: int = 10, uniform_share: float = 0.001, bins: int | None = None
 ) -> TimestepSampler:
     """p in proportion to sqrt(E[loss^2]) per timestep, once each has `history` losses."""
-    count = require.count("bins", bins or process.timesteps or 1000)
-    measure = process.reference.cdf(edges(count)).diff()
+    count = require.count("bins", (process.timesteps or 1000) if bins is None else bins)
+    measure = process.reference.masses(edges(count))
     sampler = LossSecondMoment(measure, require.count("history", history))
     return mix(sampler, Static(Uniform(), "uniform"), uniform_share)
 
@@ -37,14 +38,19 @@ class LossSecondMoment(OneDensity):
         self._borders = not_below(edges(len(measure)), torch.float32)
         self._losses = torch.zeros(len(measure), history)
         self._count = torch.zeros(len(measure), dtype=torch.long)
-        self.label = f"loss-second-moment(bins={len(measure)}, history={history})"
+        self.label = (
+            f"loss-second-moment(bins={len(measure)}, history={history}, over={fingerprint(measure)})"
+        )
         self._refresh()
 
     def _refresh(self) -> None:
-        root = self._losses.square().mean(1).sqrt().clamp(min=1e-30)
+        # float32 would overflow at the square of a finite loss.
+        root = (
+            self._losses.to(precise(self._losses)).square().mean(1).sqrt().to(self._losses).clamp(min=1e-30)
+        )
         full = (self._count >= self._length).all()
         masses = torch.where(full, self._measure * root, torch.ones_like(root))
-        self._table = Table(self._borders.to(root.device), masses)
+        self._table = Table(self._borders, masses)
 
     @property
     def current(self) -> Density:
@@ -52,10 +58,10 @@ class LossSecondMoment(OneDensity):
 
     def learn(self, feedback: Feedback) -> Metrics:
         losses = feedback.weighted.detach().float()
-        finite = usable(losses, feedback.u, self)
+        finite = usable(losses, feedback, self)
         device, bins = losses.device, len(self._count)
-        self._measure, self._losses, self._count = (
-            tensor.to(device) for tensor in (self._measure, self._losses, self._count)
+        self._borders, self._measure, self._losses, self._count = (
+            tensor.to(device) for tensor in (self._borders, self._measure, self._losses, self._count)
         )
         # Order the batch by bin; losses that do not count go to a bin of their own past the last.
         bin_of, order = torch.where(finite, self._table.bin_of(feedback.u), bins).sort(stable=True)
@@ -73,7 +79,7 @@ class LossSecondMoment(OneDensity):
         self._count = self._count + arrived[:-1]
         self._refresh()
         full = (self._count >= self._length).float().mean()
-        return {"bins_full": full, "losses_rejected": (~finite).sum()}
+        return {"bins_full": full, "losses_left_out": (~finite).sum()}
 
     def state_dict(self) -> State:
         return {"kind": self.label, "losses": self._losses.clone(), "count": self._count.clone()}

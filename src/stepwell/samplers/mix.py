@@ -42,6 +42,11 @@ class Mix(Wrapped):
     def cdf(self, u: Tensor, x0: Tensor | None = None) -> Tensor:
         return torch.lerp(self.sampler.cdf(u, x0), self._other.cdf(u, x0), self._share)
 
+    def reaches(self, u: Tensor) -> Tensor:
+        if self._share in (0, 1):
+            return (self._other if self._share else self.sampler).reaches(u)
+        return self.sampler.reaches(u) | self._other.reaches(u)
+
     def state_dict(self) -> State:
         return {**super().state_dict(), "other": self._other.state_dict()}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from hashlib import blake2b
 
 import torch
 from torch import Tensor
@@ -11,6 +12,12 @@ from stepwell.core.density import Density
 from stepwell.core.sampler import Draw, TimestepSampler
 from stepwell.core.shapes import PerExample
 from stepwell.core.tick import Tick
+
+
+def fingerprint(*tensors: Tensor) -> str:
+    """A short name for the numbers that a density is made of."""
+    content = " ".join(str(tensor.tolist()) for tensor in tensors)
+    return blake2b(content.encode(), digest_size=6).hexdigest()
 
 
 class OneDensity(TimestepSampler):

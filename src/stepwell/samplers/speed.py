@@ -12,6 +12,7 @@ from stepwell.core.density import Table, edges
 from stepwell.core.errors import Unsupported
 from stepwell.core.feedback import Feedback
 from stepwell.core.increments import areas
+from stepwell.core.lookup import Lookup
 from stepwell.core.process import NoiseProcess
 from stepwell.core.sampler import Draw, Metrics, State, TimestepSampler, matching
 from stepwell.core.shapes import PerExample
@@ -116,31 +117,29 @@ class PairedInBatch(TimestepSampler):
     """The official pairing: n // 2 + 1 draws, then their partners, cut to the batch."""
 
     def __init__(self, direct: Table, mirror: Tensor, label: str) -> None:
-        self._direct, self._mirror, self._label = direct, mirror, label
-        self._partner_masses = _mirrored(direct, mirror)
+        self._direct, self._mirror, self._label = direct, Lookup(mirror), label
+        self._partners = Table(direct.borders, _mirrored(direct, mirror))
 
     def __repr__(self) -> str:
         return self._label
 
     def place(self, v: PerExample, x0: Tensor, tick: Tick) -> Draw:
         first = self._direct.quantile(v[: len(v) // 2 + 1])
-        count = len(self._mirror)
+        count = len(self._mirror.values)
         step = (first * count).floor().clamp(0, count - 1)
-        partner = self._mirror.to(v.device)[step.long()]
+        partner = self._mirror.at(step.long(), v.dtype)
         u = torch.cat([first, (partner + (first * count - step).clamp(0, 0.999)) / count])[: len(v)]
         return Draw(u, self.density(u, x0).log(), torch.ones_like(u))
 
     def density(self, u: Tensor, x0: Tensor | None = None) -> Tensor:
-        return self._marginal(x0).pdf(u)
+        return torch.lerp(self._partners.pdf(u), self._direct.pdf(u), self._direct_share(x0))
 
     def cdf(self, u: Tensor, x0: Tensor | None = None) -> Tensor:
-        return self._marginal(x0).cdf(u)
+        return torch.lerp(self._partners.cdf(u), self._direct.cdf(u), self._direct_share(x0))
 
-    def _marginal(self, x0: Tensor | None) -> Table:
-        """Over the slots of a batch; half direct in the limit of a large one."""
-        share = 0.5 if x0 is None or len(x0) == 0 else (len(x0) // 2 + 1) / len(x0)
-        masses = share * self._direct.shares + (1 - share) * self._partner_masses
-        return Table(self._direct.borders, masses)
+    def _direct_share(self, x0: Tensor | None) -> float:
+        """Of the slots of a batch; half in the limit of a large one."""
+        return 0.5 if x0 is None or len(x0) == 0 else (len(x0) // 2 + 1) / len(x0)
 
     def learn(self, feedback: Feedback) -> Metrics:
         return {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 
 import torch
 from torch import Tensor
@@ -13,13 +12,13 @@ from torch import Tensor
 from stepwell.core import require
 from stepwell.core.density import Density, Table, Uniform, edges, rounded
 from stepwell.core.density import table as checked_table
-from stepwell.core.errors import Unsupported
+from stepwell.core.errors import InvalidParameter, Unsupported
 from stepwell.core.feedback import Feedback
 from stepwell.core.log_snr import Laplace, Normal, over_log_snr
 from stepwell.core.process import NoiseProcess
 from stepwell.core.sampler import Metrics, State, TimestepSampler, matching
 from stepwell.core.special import beta_cdf
-from stepwell.samplers.one_density import OneDensity
+from stepwell.samplers.one_density import OneDensity, fingerprint
 
 FINE_BINS = 4096
 """Bins of a tabulated density over continuous time."""
@@ -100,6 +99,7 @@ def logit_normal(
 
 def log_normal_sigma(process: NoiseProcess, mean: float = -1.2, std: float = 1.2) -> TimestepSampler:
     """EDM's ln sigma ~ N(mean, std) with sigma = noise / signal (Karras et al. 2022)."""
+    mean, std = require.finite("mean", mean), require.positive("std", std)
     density = over_log_snr(process, Normal(-2 * mean, 2 * std))
     return Static(density, f"log-normal-sigma(mean={mean:g}, std={std:g})")
 
@@ -139,11 +139,16 @@ def table(
 ) -> TimestepSampler:
     """Any piecewise-constant density: masses of equal bins, or of the bins between `borders`."""
     density = checked_table(
-        torch.as_tensor(masses, dtype=torch.float64),
-        None if borders is None else torch.as_tensor(borders, dtype=torch.float64),
+        _numbers("masses", masses), None if borders is None else _numbers("borders", borders)
     )
-    content = f"{density.borders.tolist()} {density.cumulative.tolist()}"
-    return Static(density, f"table({blake2b(content.encode(), digest_size=8).hexdigest()})")
+    return Static(density, f"table({fingerprint(density.borders, density.shares)})")
+
+
+def _numbers(name: str, given: Sequence[float]) -> Tensor:
+    try:
+        return torch.as_tensor(given, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError):
+        raise InvalidParameter(f"{name} must be a list of numbers, not {given!r}.") from None
 
 
 def _timesteps(process: NoiseProcess, option: str) -> int:

@@ -18,7 +18,7 @@ def unbiased(sampler: TimestepSampler, reference: Density) -> TimestepSampler:
     """Correct every loss by reference / density, so that its expectation is the reference's."""
     uncorrected(sampler, "unbiased")
     u = centres(_CHECKED_POINTS)
-    missing = u[(sampler.density(u) <= 0) & (reference.pdf(u) > 0)]
+    missing = u[~sampler.reaches(u) & (reference.pdf(u) > 0)]
     if len(missing):
         raise Unsupported(
             f"{sampler!r} never draws u from {float(missing.min()):.4f} to {float(missing.max()):.4f}, where "

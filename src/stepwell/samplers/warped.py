@@ -64,4 +64,12 @@ class Warped(Wrapped):
         return self.sampler.cdf(self._warp.inverse(u), x0)
 
     def learn(self, feedback: Feedback) -> Metrics:
-        return self.sampler.learn(replace(feedback, u=inside(self._warp.inverse(feedback.u), 0.0, 1.0)))
+        u = inside(self._warp.inverse(feedback.u), 0.0, 1.0)
+        # A floor or a warm-up outside a range also draws where the sampler inside knows nothing.
+        counts = self._warp.inside(feedback.u)
+        if feedback.counts is not None:
+            counts = counts & feedback.counts
+        return self.sampler.learn(replace(feedback, u=u, counts=counts))
+
+    def reaches(self, u: Tensor) -> Tensor:
+        return self._warp.inside(u) & self.sampler.reaches(self._warp.inverse(u))

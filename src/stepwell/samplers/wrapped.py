@@ -28,6 +28,9 @@ class Wrapped(TimestepSampler):
     def cdf(self, u: Tensor, x0: Tensor | None = None) -> Tensor:
         return self.sampler.cdf(u, x0)
 
+    def reaches(self, u: Tensor) -> Tensor:
+        return self.sampler.reaches(u)
+
     def learn(self, feedback: Feedback) -> Metrics:
         return self.sampler.learn(feedback)
 
