@@ -25,6 +25,8 @@ format: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/sampler_cost.py
+	$(BIN)/python benchmarks/throughput.py
+	$(BIN)/python benchmarks/growth.py
 
 clean:
 	rm -rf .venv runs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist

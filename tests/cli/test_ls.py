@@ -8,6 +8,7 @@ import pytest
 
 from stepwell.catalogue.entries import ENTRIES
 from stepwell.cli.main import main
+from stepwell.recipes.files import method_files, workload_files
 
 
 def test_everything_is_listed_with_its_paper(capsys: pytest.CaptureFixture[str]) -> None:
@@ -16,6 +17,8 @@ def test_everything_is_listed_with_its_paper(capsys: pytest.CaptureFixture[str])
     for entry in ENTRIES:
         assert f"  {entry.name} " in text
         assert entry.source in text
+    for name in {**workload_files(), **method_files()}:
+        assert f"  {name} " in text
 
 
 def test_one_kind_and_its_parameters(capsys: pytest.CaptureFixture[str]) -> None:
@@ -27,4 +30,5 @@ def test_one_kind_and_its_parameters(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_json_is_complete(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ls", "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)) == len(ENTRIES)
+    listed = json.loads(capsys.readouterr().out)
+    assert len(listed) == len(ENTRIES) + len(workload_files()) + len(method_files())

@@ -4,31 +4,43 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 from typing import Any
 
 from stepwell.catalogue.entries import SHAPING
 from stepwell.catalogue.entry import KINDS, Entry, Kind
 from stepwell.catalogue.find import all_entries
+from stepwell.recipes.files import first_words, method_files, workload_files
 
 _PLURALS: dict[Kind, str] = {"process": "processes", "sampler": "samplers", "weighting": "weightings"}
+_RECIPES = {"workloads": workload_files, "methods": method_files}
 
 
 def register(verbs: Any) -> None:
     """Add the verb to the command line."""
     verb = verbs.add_parser("ls", help="list everything that can be named", description=__doc__)
-    verb.add_argument("kind", nargs="?", choices=list(_PLURALS.values()), help="only these")
+    choices = [*_PLURALS.values(), *_RECIPES]
+    verb.add_argument("kind", nargs="?", choices=choices, help="only these")
     verb.add_argument("-p", "--parameters", action="store_true", help="with parameters and defaults")
     verb.add_argument("--json", action="store_true", help="for programs")
     verb.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print the catalogue."""
+    """Print the catalogue and the recipes."""
+    recipes = {kind: files() for kind, files in _RECIPES.items() if options.kind in (None, kind)}
     entries = [e for e in all_entries().values() if options.kind in (None, _PLURALS[e.kind])]
     if options.json:
-        print(json.dumps([_plain(entry) for entry in entries], indent=2))
+        files = [
+            {"kind": kind[:-1], "name": name, "summary": first_words(path)}
+            for kind, found in recipes.items()
+            for name, path in found.items()
+        ]
+        print(json.dumps([_plain(entry) for entry in entries] + files, indent=2))
         return
-    width = max(len(entry.name) for entry in entries)
+    width = max(
+        [len(entry.name) for entry in entries] + [len(name) for found in recipes.values() for name in found]
+    )
     for kind in KINDS:
         lines = [entry for entry in entries if entry.kind == kind]
         if lines:
@@ -44,6 +56,17 @@ def run(options: argparse.Namespace) -> None:
             print(f"  Every sampler also takes: {keywords}.")
         if lines:
             print()
+    _print_recipes(recipes, width)
+
+
+def _print_recipes(recipes: dict[str, dict[str, Path]], width: int) -> None:
+    for kind, found in recipes.items():
+        print(f"{kind.upper()} (copy one with `stepwell cp`)")
+        for name, path in found.items():
+            print(f"  {name:{width}}  {first_words(path)}")
+        if kind == "methods":
+            print("  Every sampler and weighting is a method too, and so is SAMPLER+WEIGHTING.")
+        print()
 
 
 def _print_parameters(entry: Entry, width: int) -> None:

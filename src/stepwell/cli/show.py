@@ -12,6 +12,7 @@ from stepwell.catalogue.entries import AMBIGUOUS
 from stepwell.catalogue.find import all_entries, canonical, find, split_pair, split_spec
 from stepwell.cli import chart
 from stepwell.core.errors import InvalidParameter, UnknownName
+from stepwell.recipes.files import method_files, workload_files
 
 if TYPE_CHECKING:
     from stepwell.cli.profile import Profile
@@ -49,6 +50,11 @@ def run(options: argparse.Namespace) -> None:
     """Print, save or dump the profiles of everything named."""
     if options.save is not None:
         _check_picture(options.save)
+    recipes = {**workload_files(), **method_files()}
+    if len(options.what) == 1 and options.what[0] in recipes and not _is_named(options.what[0]):
+        print(recipes[options.what[0]].read_text(), end="")
+        if options.what[0] in workload_files():
+            return
     profiles = [_profile(name, given, options) for name, given in _grouped(options.what)]
     if options.save is not None:
         from stepwell.cli.picture import save
@@ -79,6 +85,10 @@ def _grouped(words: list[str]) -> list[tuple[str, dict[str, Any]]]:
     return groups
 
 
+def _is_named(name: str) -> bool:
+    return any(canonical(name) == known for _, known in all_entries())
+
+
 def _kind_of(name: str) -> str:
     for kind in ("sampler", "weighting", "process"):
         if (kind, canonical(name)) in all_entries() or _is_alias(kind, name):
@@ -105,6 +115,11 @@ def _profile(name: str, given: dict[str, Any], options: argparse.Namespace) -> P
         "weighting": split_spec(options.weighting or "none"),
         "process": split_spec(options.process or "linear"),
     }
+    if canonical(name) in method_files() and not _is_named(name):
+        from stepwell.recipes.method import resolve
+
+        method = resolve(name)
+        return profile(method.sampler, method.weighting, specs["process"])
     kind = _kind_of(name)
     if kind != "sampler" and getattr(options, kind) is not None:
         raise InvalidParameter(f"{name} is a {kind}, and --{kind} names another: give one of them.")

@@ -179,6 +179,8 @@ def trained(path: Path, averaged: bool = True) -> Experiment:
         recipe = check(json.loads((path / RECIPE).read_text()), source=str(path / RECIPE))
     except FileNotFoundError:
         raise StepwellError(f"{path} is not a run: it has no {RECIPE}. Train one with out={path}.") from None
+    except ValueError as error:
+        raise StepwellError(f"{path / RECIPE} is not valid: {error}") from None
     made = experiment(recipe)
     found, wrong = checkpoint.newest(path / "checkpoints")
     if found is None:

@@ -1,0 +1,153 @@
+"""Images a second of our trainer against diffusers' unconditional loop and lucidrains' Trainer, once.
+
+Not part of `make bench`: lucidrains' package needs a torchvision, which has no CPU build here, so this ran in
+a throw-away environment (denoising-diffusion-pytorch and torchvision with --no-deps) with the two missing
+operators declared by hand. Same network, batch, clipping and EMA; blocks interleaved in one run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from throughput import Bare, Ours, seconds
+
+BATCH, LR, BLOCKS, STEPS = 64, 1e-3, 30, 8
+
+
+class Diffusers:
+    """The shape of diffusers' train_unconditional.py: a DataLoader, EMAModel, logs in every step."""
+
+    def __init__(self) -> None:
+        from accelerate import Accelerator
+        from diffusers import DDPMScheduler
+        from diffusers.optimization import get_scheduler
+        from diffusers.training_utils import EMAModel
+
+        from stepwell.data.load import load
+        from stepwell.data.source import to_unit
+        from stepwell.models.sizes import build
+
+        train = load("fashion16").train
+        images = to_unit(train.fetch(torch.arange(len(train))))
+        self.accelerator = Accelerator(cpu=True)
+        network = build("tiny", channels=1, image_size=16).network
+        self.ema = EMAModel(network.parameters(), decay=0.9999, use_ema_warmup=True)
+        optimizer = torch.optim.AdamW(network.parameters(), lr=LR, betas=(0.95, 0.999))
+        data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(images), BATCH, shuffle=True)
+        rate = get_scheduler("cosine", optimizer=optimizer, num_warmup_steps=500, num_training_steps=10**6)
+        self.network, self.optimizer, self.data, self.rate = self.accelerator.prepare(
+            network, optimizer, data, rate
+        )
+        self.noise_scheduler = DDPMScheduler(1000)
+        self.batches = iter(self.data)
+
+    def step(self) -> None:
+        try:
+            (clean,) = next(self.batches)
+        except StopIteration:
+            self.batches = iter(self.data)
+            (clean,) = next(self.batches)
+        noise = torch.randn(clean.shape)
+        timesteps = torch.randint(0, 1000, (len(clean),)).long()
+        noisy = self.noise_scheduler.add_noise(clean, noise, timesteps)
+        with self.accelerator.accumulate(self.network):
+            loss = torch.nn.functional.mse_loss(self.network(noisy, timesteps).sample.float(), noise.float())
+            self.accelerator.backward(loss)
+            if self.accelerator.sync_gradients:
+                self.accelerator.clip_grad_norm_(self.network.parameters(), 1.0)
+            self.optimizer.step()
+            self.rate.step()
+            self.optimizer.zero_grad()
+        self.ema.step(self.network.parameters())
+        self.accelerator.log({"loss": loss.detach().item(), "lr": self.rate.get_last_lr()[0]}, step=0)
+
+
+class Lucidrains:
+    """His Trainer around the same network."""
+
+    def __init__(self, folder: Path) -> None:
+        library = torch.library.Library("torchvision", "DEF")
+        library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        self.library = library
+        from denoising_diffusion_pytorch import GaussianDiffusion, Trainer
+
+        from stepwell.data.load import load
+        from stepwell.generate.grid import save_images
+        from stepwell.models.sizes import build
+
+        save_images(load("fashion16").train.fetch(torch.arange(3000)), folder / "images")
+        diffusion = GaussianDiffusion(
+            Adapter(build("tiny", channels=1, image_size=16).network), image_size=16
+        )
+        self.trainer = Trainer(
+            diffusion,
+            folder / "images",
+            train_batch_size=BATCH,
+            train_lr=LR,
+            train_num_steps=0,
+            save_and_sample_every=10**9,
+            results_folder=str(folder / "results"),
+            calculate_fid=False,
+            convert_image_to="L",
+            num_samples=4,
+        )
+
+    def step(self) -> None:
+        self.trainer.train_num_steps += 1
+        with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+            self.trainer.train()
+
+
+class Adapter(torch.nn.Module):
+    """Our network with the attributes that GaussianDiffusion looks for."""
+
+    channels = out_dim = 1
+    self_condition = random_or_learned_sinusoidal_cond = False
+
+    def __init__(self, network: torch.nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: torch.Tensor, time: torch.Tensor, *_: Any) -> torch.Tensor:
+        return self.network(x, time).sample
+
+
+def main() -> None:
+    """Interleave all, print images a second as ratios to the bare loop."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        others: dict[str, Any] = {
+            "bare loop": Bare(BATCH, LR, folder / "bare.jsonl"),
+            "stepwell uniform": Ours(BATCH, LR, "uniform", folder / "ours"),
+            "diffusers loop": Diffusers(),
+        }
+        if "--lucidrains" in sys.argv:
+            others["lucidrains Trainer"] = Lucidrains(folder)
+        for one in others.values():
+            seconds(one.step, 3)
+        rates: dict[str, list[float]] = {key: [] for key in others}
+        for block in range(BLOCKS):
+            order = list(others)[block % len(others) :] + list(others)[: block % len(others)]
+            for key in order:
+                rates[key].append(BATCH * STEPS / seconds(others[key].step, STEPS))
+        for key, found in rates.items():
+            ratios = [mine / bare for mine, bare in zip(found, rates["bare loop"], strict=True)]
+            mean = sum(ratios) / len(ratios)
+            error = math.sqrt(sum((r - mean) ** 2 for r in ratios) / (len(ratios) - 1) / len(ratios))
+            median = sorted(found)[len(found) // 2]
+            print(
+                f"{key:20} {median:7.0f} images/s   ratio to bare {mean:.3f} ± {2.045 * error:.3f}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
