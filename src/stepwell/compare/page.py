@@ -35,7 +35,9 @@ def draw(curves: Sequence[Curve], rows: Sequence[Sequence[str]], metric: str, ou
     table = figure.add_subplot(grid[2, :])
     table.axis("off")
     drawn = table.table(cellText=[list(row) for row in rows[1:]], colLabels=list(rows[0]), loc="center")
-    drawn.scale(1, 1.6)
+    drawn.auto_set_font_size(False)
+    drawn.set_fontsize(9)
+    drawn.scale(1, 1.8)
     figure.savefig(out, dpi=110)
 
 
@@ -47,7 +49,8 @@ def _curves(axes: Any, curves: Sequence[Curve], colours: dict[str, str], metric:
         axes.plot([], [], color=colour, label=method)
     axes.set_yscale("log")
     axes.set_xlabel("training seconds (evaluation not counted)")
-    axes.set_ylabel(f"held-out {metric.removeprefix('objective/')} loss, smoothed")
+    name = {"none": "simple"}.get(metric.removeprefix("objective/"), metric.removeprefix("objective/"))
+    axes.set_ylabel(f"held-out {name} loss, smoothed")
     axes.legend(frameon=False)
     axes.grid(alpha=0.25, which="both")
 
