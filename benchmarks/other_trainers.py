@@ -16,7 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from throughput import Bare, Ours, seconds
+
+# torchvision's import registers fakes for these two, which only its compiled part declares.
+LIBRARY = torch.library.Library("torchvision", "DEF")
+for operator in ("nms", "qnms"):
+    LIBRARY.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+from throughput import Bare, Ours, seconds  # noqa: E402
 
 BATCH, LR, BLOCKS, STEPS = 64, 1e-3, 30, 8
 
@@ -73,10 +79,6 @@ class Lucidrains:
     """His Trainer around the same network."""
 
     def __init__(self, folder: Path) -> None:
-        library = torch.library.Library("torchvision", "DEF")
-        library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        self.library = library
         from denoising_diffusion_pytorch import GaussianDiffusion, Trainer
 
         from stepwell.data.load import load

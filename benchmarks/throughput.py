@@ -75,10 +75,11 @@ class Ours:
             "evaluate_every=0",
         ]
         recipe = load("fashion16", words)
-        self.training = training_of(experiment(recipe), Accelerator(cpu=True))
+        made = experiment(recipe)
+        self.training = training_of(made, Accelerator(cpu=True))
         self.run = Run(out)
         self.run.open({}, frozenset())
-        plan = plan_of(recipe, 1, inexact=False)
+        plan = plan_of(made, 1, inexact=False)
         hooks = Hooks(lambda n: {}, lambda s, v: None, lambda v, s: None, lambda t: None)
         self.at = Position(0, Clock())
         self.leader = Leader(self.training, self.run, plan, hooks, self.at)

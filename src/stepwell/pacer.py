@@ -38,11 +38,19 @@ class Pace:
     """The timesteps of one micro-batch, and what its losses are worth."""
 
     u: PerExample
-    timesteps: PerExample
-    """[B]: what the network is told."""
-    weight: PerExample
-    """[B]: correction x weighting, the factor on the plain losses."""
     correction: PerExample
+    process: NoiseProcess
+    weighting: Weighting
+
+    @property
+    def timesteps(self) -> PerExample:
+        """[B]: what the network is told."""
+        return self.process.time(self.u)
+
+    @property
+    def weight(self) -> PerExample:
+        """[B]: correction x weighting, the factor on the plain losses."""
+        return self.correction * self.weighting(self.process, self.u)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +109,7 @@ class Pacer:
         self._view = Surroundings(
             tick, x0, condition, self._group, self._loss_at, self.process, self.weighting, self._parameters
         )
-        weight = drawn.correction * self.weighting(self.process, drawn.u)
-        return Pace(drawn.u, self.process.time(drawn.u), weight, drawn.correction)
+        return Pace(drawn.u, drawn.correction, self.process, self.weighting)
 
     def observe(self, plain: PerExample) -> None:
         """The plain losses of the micro-batch drawn last."""

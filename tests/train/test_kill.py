@@ -55,7 +55,7 @@ def _killed_and_resumed(tmp_path: Path, kills: int) -> None:
         if child.exitcode is None:
             os.kill(child.pid or 0, signal.SIGKILL)
             child.join()
-            assert child.exitcode == -signal.SIGKILL
+        if child.exitcode == -signal.SIGKILL:
             done += 1
         elif child.exitcode == 0:
             # It came to its end between kills: compare, and start over.

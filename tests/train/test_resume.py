@@ -96,6 +96,15 @@ def test_another_number_of_processes_is_refused_unless_inexact(tmp_path: Path) -
     assert at.step == SMALL["steps"]
 
 
+def test_data_that_changed_are_refused(tmp_path: Path) -> None:
+    small_run(tmp_path / "run", steps=3)
+    stored = checkpoint.load(tmp_path / "run" / "checkpoints" / "step-000000003.safetensors")
+    stored.info["data_images"] = 11_999
+    checkpoint.save(tmp_path / "run" / "checkpoints", stored, keep=2)
+    with pytest.raises(StepwellError, match="have 12000 images and had 11999"):
+        small_run(tmp_path / "run")
+
+
 def test_only_the_newest_checkpoints_are_kept(whole: Path) -> None:
     assert sorted(path.name for path in (whole / "checkpoints").iterdir()) == [
         "step-000000009.safetensors",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import Any
 
 from stepwell.cli.extra import require_extra
@@ -59,7 +60,10 @@ def _train(recipe: Any, inexact: bool) -> None:
 
     with Progress(recipe.steps, recipe.seconds) as progress:
         at = run_recipe(recipe, inexact=inexact, say=progress.say, progress=progress.update)
-    if at.step >= recipe.steps or recipe.seconds is not None:
+    if at.step < recipe.steps and (recipe.seconds is None or at.clock.seconds < recipe.seconds):
+        # Interrupted, saved and said so: a script must not take it for finished.
+        raise SystemExit(130)
+    if os.environ.get("RANK", "0") == "0":
         print(f"{recipe.out}: {at.step} steps, {at.clock.seconds:.0f} training seconds.")
         print(f"Next: stepwell evaluate {recipe.out}; stepwell generate {recipe.out} --out images.png")
 

@@ -139,9 +139,11 @@ def training_of(made: Experiment, accelerator: Accelerator) -> Training:
     )
 
 
-def plan_of(recipe: Recipe, world: int, inexact: bool) -> Plan:
+def plan_of(made: Experiment, world: int, inexact: bool) -> Plan:
     """How long, and how often what."""
+    recipe = made.recipe
     return Plan(
+        data_images=len(made.data.train),
         steps=recipe.steps,
         batch_images=recipe.batch * recipe.accumulate * world,
         seconds=recipe.seconds,

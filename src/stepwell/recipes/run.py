@@ -55,7 +55,7 @@ def run_recipe(
             track=lambda values, step: accelerator.log(values, step=step) if trackers else None,
             say=quiet,
         )
-        at = train(training, run, plan_of(recipe, accelerator.num_processes, inexact), hooks)
+        at = train(training, run, plan_of(made, accelerator.num_processes, inexact), hooks)
         if run is not None and recipe.samples and isinstance(made.process, DiscreteProcess):
             _sample(made, training, run, at)
         if trackers:
@@ -77,7 +77,7 @@ def _open(out: Path, recipe: Recipe) -> Run:
 
 
 def _describe(run: Run, training: Training) -> None:
-    network = training.accelerator.unwrap_model(training.denoiser)
+    network = training.network
     more = {
         "device": str(training.accelerator.device),
         "threads": torch.get_num_threads(),
@@ -90,7 +90,7 @@ def _describe(run: Run, training: Training) -> None:
 def _sample(made: Experiment, training: Training, run: Run, at: Position) -> None:
     """A sheet of the averaged weights' images; labels in turn."""
     recipe = made.recipe
-    network = training.accelerator.unwrap_model(training.denoiser)
+    network = training.network
     request = Request(
         recipe.samples,
         made.data.train.shape,

@@ -34,6 +34,8 @@ class Plan:
     steps: int
     batch_images: int
     """Images per step, over all ranks and micro-batches."""
+    data_images: int
+    """Images in the training data: with others, the order would be another."""
     seconds: float | None = None
     record_every: int = 50
     evaluate_every: int = 0
@@ -112,6 +114,11 @@ def resume(training: Training, run: Run | None, plan: Plan, hooks: Hooks) -> Pos
             f"the run was trained by {found.info['world']} processes and cannot go on exactly with {world}: "
             "use as many, or add --inexact to go on with other draws."
         )
+    if found.info["data_images"] != plan.data_images and not plan.inexact:
+        raise TrainingStopped(
+            f"the training data have {plan.data_images} images and had {found.info['data_images']}: their "
+            "order would be another. Restore them, add --inexact to go on all the same, or choose another out=."
+        )
     restore(training, found)
     if run is not None:
         run.cut_metrics(found.info["metrics_bytes"])
@@ -129,7 +136,7 @@ def checkpoint_folder(training: Training, run: Run | None) -> Path:
 
 def restore(training: Training, found: checkpoint.Checkpoint) -> None:
     """Put a checkpoint's state back."""
-    network = training.accelerator.unwrap_model(training.denoiser)
+    network = training.network
     tree = found.tree
     wanted = {name: tuple(value.shape) for name, value in network.state_dict().items()}
     stored = {name: tuple(value.shape) for name, value in tree["model"].items()}
@@ -192,7 +199,7 @@ class Leader:
             return
         with self.at.clock.paused():
             if self.run is not None:
-                network = self.training.accelerator.unwrap_model(self.training.denoiser)
+                network = self.training.network
                 network.eval()
                 with self.training.ema.in_place():
                     values = self.hooks.evaluate(network)
@@ -208,7 +215,7 @@ class Leader:
         """A checkpoint, by rank 0: every rank holds the same state."""
         with self.at.clock.paused():
             if self.run is not None:
-                network = self.training.accelerator.unwrap_model(self.training.denoiser)
+                network = self.training.network
                 tree = {
                     "model": network.state_dict(),
                     "ema": self.training.ema.average,
@@ -219,6 +226,7 @@ class Leader:
                     **self._position(),
                     "metrics_bytes": self.run.metrics_bytes(),
                     "world": self.training.accelerator.num_processes,
+                    "data_images": self.plan.data_images,
                 }
                 try:
                     checkpoint.save(self.run.checkpoints, checkpoint.Checkpoint(tree, info), self.plan.keep)

@@ -37,6 +37,12 @@ class Training:
     clip: float | None = 1.0
     channels_last: bool = False
 
+    @property
+    def network(self) -> nn.Module:
+        """The bare network, without DDP's or the compiler's wrapping."""
+        bare: nn.Module = self.accelerator.unwrap_model(self.denoiser, keep_torch_compile=False)
+        return bare
+
     def encode(self, batch: Batch) -> tuple[Tensor, Condition]:
         """Examples and conditions on the device."""
         device = self.accelerator.device
@@ -71,11 +77,18 @@ def normal(x0: Tensor, tick: Tick) -> Tensor:
     return torch.randn(x0.shape, generator=generator, device=x0.device, dtype=x0.dtype)
 
 
+def seed_dropout(tick: Tick, device: torch.device) -> None:
+    """Dropout draws from torch's own generators: seeded by the step, it resumes exactly too."""
+    # torch.manual_seed visits every kind of device there is, which takes longer than a draw.
+    torch.default_generator.manual_seed(tick.key("dropout"))
+    if device.type != "cpu":
+        torch.manual_seed(tick.key("dropout"))
+
+
 def train_step(t: Training, step: int) -> Report:
     """Draw timesteps, denoise, update, learn."""
     rank, world = t.accelerator.process_index, t.accelerator.num_processes
-    # Dropout draws from torch's own generator: seeded by the step, it resumes exactly too.
-    torch.manual_seed(Tick(t.seed, step, 0, rank, world).key("dropout"))
+    seed_dropout(Tick(t.seed, step, 0, rank, world), t.accelerator.device)
     total = torch.zeros((), device=t.accelerator.device)
     times: list[Tensor] = []
     plains: list[Tensor] = []
