@@ -96,6 +96,15 @@ def test_another_number_of_processes_is_refused_unless_inexact(tmp_path: Path) -
     assert at.step == SMALL["steps"]
 
 
+def test_a_run_whose_checkpoints_are_all_damaged_is_not_started_over(tmp_path: Path) -> None:
+    small_run(tmp_path / "run", steps=3)
+    before = records_without_clock(tmp_path / "run")
+    (tmp_path / "run" / "checkpoints" / "step-000000003.safetensors").write_bytes(b"gone")
+    with pytest.raises(StepwellError, match="move them away to start from nothing"):
+        small_run(tmp_path / "run")
+    assert records_without_clock(tmp_path / "run") == before
+
+
 def test_data_that_changed_are_refused(tmp_path: Path) -> None:
     small_run(tmp_path / "run", steps=3)
     stored = checkpoint.load(tmp_path / "run" / "checkpoints" / "step-000000003.safetensors")

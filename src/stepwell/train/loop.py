@@ -104,6 +104,10 @@ def resume(training: Training, run: Run | None, plan: Plan, hooks: Hooks) -> Pos
     found, wrong = checkpoint.newest(folder)
     for message in wrong:
         hooks.say(f"Passing over {message}")
+    if found is None and wrong:
+        raise TrainingStopped(
+            f"none of the checkpoints in {folder} can be read: move them away to start from nothing."
+        )
     if found is None:
         if run is not None:
             run.cut_metrics(0)
@@ -117,7 +121,7 @@ def resume(training: Training, run: Run | None, plan: Plan, hooks: Hooks) -> Pos
     if found.info["data_images"] != plan.data_images and not plan.inexact:
         raise TrainingStopped(
             f"the training data have {plan.data_images} images and had {found.info['data_images']}: their "
-            "order would be another. Restore them, add --inexact to go on all the same, or choose another out=."
+            "order would be another. Restore them, add --inexact to go on all the same, or use another out=."
         )
     restore(training, found)
     if run is not None:
