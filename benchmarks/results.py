@@ -26,8 +26,8 @@ def main() -> None:
             f"## {record['title']}",
             "",
             record["how"],
-            f"Machine: {machine['processor']}, {machine['cores']} cores, torch {machine['packages']['torch']}, "
-            f"commit {machine['commit']}.",
+            f"Machine: {machine['processor']}, {machine['cores']} cores, commit {machine['commit']}, "
+            f"torch {machine['packages']['torch']}.",
             "",
             "| " + " | ".join(record["columns"]) + " |",
             "|" + "---|" * len(record["columns"]),

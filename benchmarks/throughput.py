@@ -140,8 +140,8 @@ def main() -> None:
             ours.run.close()
     if given.record:
         how = (
-            "Images a second of `stepwell train` over those of a bare hand-written loop with the same network "
-            f"(`tiny`, batch {given.batch}, AdamW fused, clipping, EMA, metrics every {RECORD_EVERY} steps); "
+            "Images a second of `stepwell train` over those of a bare hand-written loop around one network "
+            f"(`tiny`, batch {given.batch}, fused AdamW, clipping, EMA, metrics every {RECORD_EVERY}); "
             f"{given.steps}-step blocks of the two alternate (`benchmarks/throughput.py`)."
         )
         columns = ["method", "ratio", "95 % interval (t, over pairs of blocks)", "pairs"]
