@@ -150,9 +150,9 @@ def main() -> None:
             rows.append([key, f"{median:.0f}", f"{mean:.3f} ± {2.045 * error:.3f}"])
             print("   ".join(rows[-1]), flush=True)
     how = (
-        f"Median images a second around one network (`tiny`, 16x16, batch {BATCH}) and the mean ratio to the "
-        f"bare loop with its 95 % interval, over {BLOCKS} rounds of interleaved {STEPS}-step blocks. "
-        "diffusers' loop (a transcription) and lucidrains' Trainer (denoising-diffusion-pytorch 2.3.4) ran in "
+        f"Median images a second around one network (`tiny`, 16x16, batch {BATCH}), and the mean ratio to "
+        f"the bare loop with its 95 % interval, over {BLOCKS} rounds of interleaved {STEPS}-step blocks. "
+        "diffusers' loop (transcribed) and lucidrains' Trainer (denoising-diffusion-pytorch 2.3.4) ran in "
         "a throw-away environment with a torchvision shim (`benchmarks/other_trainers.py`); they do other "
         "things too (a learning-rate schedule, reading image files)."
     )

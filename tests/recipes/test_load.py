@@ -101,7 +101,8 @@ def test_every_setting_has_a_sentence() -> None:
 @pytest.mark.parametrize(
     "word",
     ["batch=0", "dropout=1", "ema=2", "beta2=1", "keep=0", "seconds=-3", "model=huge", "optimizer=sgd",
-     "precision=fp8", "ema_kind=linear", "method=vlb+min-snr", "process=flow:shift=0", "words"],
+     "precision=fp8", "ema_kind=linear", "method=vlb+min-snr", "process=flow:shift=0", "words",
+     "tracker=tensorbord", "tracker=aim"],
 )  # fmt: skip
 def test_values_that_cannot_work(word: str) -> None:
     with pytest.raises(BadRecipe, match="1 mistake in"):

@@ -92,6 +92,11 @@ def network_of(recipe: Recipe, data: DataSet) -> Denoiser:
     )
 
 
+def on_cpu() -> bool:
+    """Whether there is nothing faster here."""
+    return not (torch.cuda.is_available() or torch.backends.mps.is_available() or torch.xpu.is_available())
+
+
 def training_of(made: Experiment, accelerator: Accelerator) -> Training:
     """Optimizer, EMA, sampler and pacer around the network, on the accelerator's device and ranks."""
     recipe, method = made.recipe, resolve(made.recipe.method)

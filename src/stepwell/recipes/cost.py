@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-import torch
 from accelerate import Accelerator
 
-from stepwell.recipes.build import experiment, training_of
+from stepwell.recipes.build import experiment, on_cpu, training_of
 from stepwell.recipes.schema import Recipe
 from stepwell.train.step import train_step
 
@@ -17,7 +16,7 @@ _MEASURED_STEPS = 5
 
 def cost(recipe: Recipe) -> str:
     """Parameters, time, images and disk."""
-    accelerator = Accelerator(cpu=not torch.cuda.is_available(), mixed_precision=recipe.precision)
+    accelerator = Accelerator(cpu=on_cpu(), mixed_precision=recipe.precision)
     made = experiment(replace(recipe, tracker="none"))
     training = training_of(made, accelerator)
     train_step(training, 0)

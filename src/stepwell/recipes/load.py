@@ -6,6 +6,7 @@ import tomllib
 import types
 import typing
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,19 @@ from stepwell.core.errors import StepwellError, unknown
 from stepwell.recipes.files import workload_files
 from stepwell.recipes.method import resolve
 from stepwell.recipes.schema import Recipe
+
+TRACKERS = {
+    "tensorboard": "tensorboard",
+    "wandb": "wandb",
+    "trackio": "trackio",
+    "aim": "aim",
+    "mlflow": "mlflow",
+    "comet_ml": "comet_ml",
+    "clearml": "clearml",
+    "dvclive": "dvclive",
+    "swanlab": "swanlab",
+}
+"""The trackers that accelerate knows, and their packages."""
 
 _TYPES = typing.get_type_hints(Recipe)
 
@@ -122,6 +136,17 @@ def _choices(recipe: Recipe) -> list[str]:
     ]
 
 
+def _tracker(recipe: Recipe) -> list[str]:
+    if recipe.tracker == "none":
+        return []
+    if recipe.tracker not in TRACKERS:
+        return [str(unknown("tracker", recipe.tracker, {"none", *TRACKERS}))]
+    package = TRACKERS[recipe.tracker]
+    if find_spec(package) is None:
+        return [f"tracker={recipe.tracker} needs a package that is not installed: pip install {package}"]
+    return []
+
+
 def _names(recipe: Recipe) -> list[str]:
     """Method and process, built for real: their own checks speak."""
     from stepwell.catalogue import build
@@ -149,4 +174,4 @@ def _data(recipe: Recipe) -> list[str]:
     return []
 
 
-RULES = (_positive, _not_negative, _shares, _choices, _names, _data)
+RULES = (_positive, _not_negative, _shares, _choices, _tracker, _names, _data)

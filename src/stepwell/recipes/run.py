@@ -14,11 +14,11 @@ from stepwell.core.errors import StepwellError
 from stepwell.generate.grid import sheet
 from stepwell.generate.images import Request, generate
 from stepwell.processes.discrete import DiscreteProcess
-from stepwell.recipes.build import Experiment, evaluation_of, experiment, plan_of, training_of
+from stepwell.recipes.build import Experiment, evaluation_of, experiment, on_cpu, plan_of, training_of
 from stepwell.recipes.schema import MAY_CHANGE, Recipe
 from stepwell.runs.directory import ENVIRONMENT, Run, RunError, write_json
 from stepwell.runs.environment import environment
-from stepwell.train.loop import Hooks, Position, train
+from stepwell.train.loop import Hooks, Position, finished, train
 from stepwell.train.step import Training
 
 Say = Callable[[str], None]
@@ -32,7 +32,7 @@ def run_recipe(
     out = Path(recipe.out)
     trackers = None if recipe.tracker == "none" else recipe.tracker
     accelerator = Accelerator(
-        cpu=not torch.cuda.is_available(),
+        cpu=on_cpu(),
         mixed_precision=recipe.precision,
         log_with=trackers,
         project_dir=str(out),
@@ -55,8 +55,10 @@ def run_recipe(
             track=lambda values, step: accelerator.log(values, step=step) if trackers else None,
             say=quiet,
         )
-        at = train(training, run, plan_of(made, accelerator.num_processes, inexact), hooks)
-        if run is not None and recipe.samples and isinstance(made.process, DiscreteProcess):
+        plan = plan_of(made, accelerator.num_processes, inexact)
+        at = train(training, run, plan, hooks)
+        wanted = recipe.samples and isinstance(made.process, DiscreteProcess) and finished(at, plan)
+        if run is not None and wanted:
             _sample(made, training, run, at)
         if trackers:
             accelerator.end_training()
@@ -89,7 +91,9 @@ def _describe(run: Run, training: Training) -> None:
 
 def _sample(made: Experiment, training: Training, run: Run, at: Position) -> None:
     """A sheet of the averaged weights' images; labels in turn."""
-    recipe = made.recipe
+    recipe, path = made.recipe, run.samples / f"step-{at.step:09d}.png"
+    if path.exists():
+        return
     network = training.network
     request = Request(
         recipe.samples,
@@ -101,7 +105,7 @@ def _sample(made: Experiment, training: Training, run: Run, at: Position) -> Non
     with training.ema.in_place():
         images = torch.cat(list(generate(network, made.process, request)))
     network.train()
-    sheet(images, scale=max(1, 64 // images.shape[-1])).save(run.samples / f"step-{at.step:09d}.png")
+    sheet(images, scale=max(1, 64 // images.shape[-1])).save(path)
 
 
 def with_out(recipe: Recipe, workload: str) -> Recipe:
