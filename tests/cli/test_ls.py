@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -26,6 +27,12 @@ def test_one_kind_and_its_parameters(capsys: pytest.CaptureFixture[str]) -> None
     text = capsys.readouterr().out
     assert "logit-normal" not in text
     assert "gamma: the SNR above which weights fall (default 5.0)" in text
+
+
+def test_the_documentation_has_the_same_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ls", "--markdown"]) == 0
+    written = (Path(__file__).parents[2] / "docs" / "catalogue.md").read_text()
+    assert written == capsys.readouterr().out, "run: stepwell ls --markdown > docs/catalogue.md"
 
 
 def test_json_is_complete(capsys: pytest.CaptureFixture[str]) -> None:

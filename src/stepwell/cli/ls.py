@@ -23,6 +23,7 @@ def register(verbs: Any) -> None:
     verb.add_argument("kind", nargs="?", choices=choices, help="only these")
     verb.add_argument("-p", "--parameters", action="store_true", help="with parameters and defaults")
     verb.add_argument("--json", action="store_true", help="for programs")
+    verb.add_argument("--markdown", action="store_true", help="as tables, for the documentation")
     verb.set_defaults(run=run)
 
 
@@ -30,6 +31,9 @@ def run(options: argparse.Namespace) -> None:
     """Print the catalogue and the recipes."""
     recipes = {kind: files() for kind, files in _RECIPES.items() if options.kind in (None, kind)}
     entries = [e for e in all_entries().values() if options.kind in (None, _PLURALS[e.kind])]
+    if options.markdown:
+        print(_markdown(entries))
+        return
     if options.json:
         files = [
             {"kind": kind[:-1], "name": name, "summary": first_words(path)}
@@ -57,6 +61,23 @@ def run(options: argparse.Namespace) -> None:
         if lines:
             print()
     _print_recipes(recipes, width)
+
+
+def _markdown(entries: list[Entry]) -> str:
+    lines = ["# Everything that can be named", "", "Made by `stepwell ls --markdown`.", ""]
+    for kind in KINDS:
+        lines += [
+            f"## {_PLURALS[kind].capitalize()}",
+            "",
+            "| name | what | source | parameters |",
+            "|---|---|---|---|",
+        ]
+        for entry in (entry for entry in entries if entry.kind == kind):
+            values = ", ".join(f"`{p.name}={p.default}`" for p in entry.parameters)
+            lines.append(f"| `{entry.name}` | {entry.summary} | {entry.source} | {values} |")
+        lines.append("")
+    lines += ["Every sampler also takes:", "", *(f"- `{p.name}`: {p.meaning}" for p in SHAPING)]
+    return "\n".join(lines)
 
 
 def _print_recipes(recipes: dict[str, dict[str, Path]], width: int) -> None:
