@@ -154,7 +154,8 @@ def main() -> None:
         f"the bare loop with its 95 % interval, over {BLOCKS} rounds of interleaved {STEPS}-step blocks. "
         "diffusers' loop (transcribed) and lucidrains' Trainer (denoising-diffusion-pytorch 2.3.4) ran in "
         "a throw-away environment with a torchvision shim (`benchmarks/other_trainers.py`); they do other "
-        "things too (a learning-rate schedule, reading image files)."
+        "things too (a learning-rate schedule, reading image files), and his data workers go on in the "
+        "background, which lowers every ratio of this run."
     )
     keep("other-trainers", "Throughput against other trainers", how, ["trainer", "images/s", "ratio"], rows)
 
