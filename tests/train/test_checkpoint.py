@@ -10,8 +10,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from small_runs import newest_tensors, small_run, words
 
-from runs import newest_tensors, small_run, words
 from stepwell.recipes.load import load
 from stepwell.recipes.run import run_recipe
 from stepwell.train import checkpoint

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-
-from runs import assert_same_run, newest_tensors, small_run, words
+from small_runs import assert_same_run, newest_tensors, small_run, words
 
 # Checkpoints in every step: most kills fall into the writing of one.
 CHANGES = {"steps": 30, "checkpoint_every": 1, "evaluate_every": 7}

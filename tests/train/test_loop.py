@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from small_runs import records_without_clock, small_run, words
 
-from runs import records_without_clock, small_run, words
 from stepwell.recipes.load import load
 from stepwell.recipes.run import run_recipe
 from stepwell.runs.clock import Clock

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_runs import SMALL, assert_same_run, newest_tensors, records_without_clock, small_run, words
 
-from runs import SMALL, assert_same_run, newest_tensors, records_without_clock, small_run, words
 from stepwell.core.errors import StepwellError
 from stepwell.recipes.load import load
 from stepwell.recipes.run import run_recipe

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-
-from runs import newest_tensors, words
+from small_runs import newest_tensors, words
 
 SCRIPT = """
 import os, sys, torch
