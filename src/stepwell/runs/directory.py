@@ -1,0 +1,119 @@
+"""One run, one directory: recipe, environment, metrics, checkpoints, samples."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+RECIPE, ENVIRONMENT, METRICS = "recipe.json", "environment.json", "metrics.jsonl"
+
+
+class RunError(Exception):
+    """A run directory that cannot be used as asked."""
+
+
+class Run:
+    """A run directory that is being written. Only one process may; others read `records`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoints, self.samples = path / "checkpoints", path / "samples"
+        self._metrics: TextIO | None = None
+        self._lock: TextIO | None = None
+
+    def open(self, recipe: dict[str, Any], may_change: frozenset[str]) -> bool:
+        """Create the directory, or continue the same run; whether there was one already."""
+        try:
+            for folder in (self.path, self.checkpoints, self.samples):
+                folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"cannot make the run directory {self.path}: {error.strerror}.") from error
+        self._take_lock()
+        known = self.path / RECIPE
+        found = known.exists()
+        if found:
+            self._compare(json.loads(known.read_text()), recipe, may_change)
+        write_json(known, recipe)
+        self._metrics = (self.path / METRICS).open("a", encoding="utf-8")
+        return found
+
+    def _take_lock(self) -> None:
+        self._lock = (self.path / ".lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunError(
+                f"{self.path} is being written by another process: wait for it, or choose another out=."
+            ) from None
+
+    def _compare(self, before: dict[str, Any], now: dict[str, Any], may_change: frozenset[str]) -> None:
+        changed = [
+            f"{key}={before.get(key)!r} there, {now.get(key)!r} here"
+            for key in sorted(before.keys() | now.keys())
+            if key not in may_change and before.get(key) != now.get(key)
+        ]
+        if changed:
+            raise RunError(
+                f"{self.path} holds another run ({'; '.join(changed)}): repeat its settings to resume it, "
+                "or choose another out=."
+            )
+
+    def record(self, values: dict[str, Any]) -> None:
+        """Append one line to metrics.jsonl."""
+        assert self._metrics is not None
+        self._metrics.write(json.dumps(_plain(values)) + "\n")
+        self._metrics.flush()
+
+    def metrics_bytes(self) -> int:
+        """The length of metrics.jsonl, once it is safely on disk."""
+        assert self._metrics is not None
+        self._metrics.flush()
+        os.fsync(self._metrics.fileno())
+        return self._metrics.tell()
+
+    def cut_metrics(self, length: int) -> None:
+        """Forget records that were written after the checkpoint that is resumed from."""
+        assert self._metrics is not None
+        if os.fstat(self._metrics.fileno()).st_size < length:
+            raise RunError(f"{self.path / METRICS} is shorter than its checkpoint says: it was edited.")
+        self._metrics.truncate(length)
+        self._metrics.seek(length)
+
+    def close(self) -> None:
+        """Release the directory."""
+        for stream in (self._metrics, self._lock):
+            if stream is not None:
+                stream.close()
+
+
+def records(path: Path) -> Iterator[dict[str, Any]]:
+    """The whole records of a run's metrics; a half-written last line is left out."""
+    with (path / METRICS).open(encoding="utf-8") as lines:
+        for line in lines:
+            if line.endswith("\n"):
+                yield json.loads(line)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace a file as a whole, or not at all."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("w", encoding="utf-8") as stream:
+        json.dump(value, stream, indent=2)
+        stream.write("\n")
+        stream.flush()
+        os.fsync(stream.fileno())
+    temporary.replace(path)
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no NaN: a number that is not finite is written as null."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
