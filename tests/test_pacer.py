@@ -34,6 +34,15 @@ def test_a_pace_is_what_a_loop_needs() -> None:
     assert torch.equal(pace.weight, drawn.correction * weighting(process, drawn.u))
 
 
+def test_pieces_may_be_named() -> None:
+    named = stepwell.Pacer("logit-normal", "cosine", "min-snr")
+    process = stepwell.process("cosine")
+    made = Pacer(stepwell.sampler("logit-normal", process), process, stepwell.weighting("min-snr"))
+    one, two = (paced.draw(torch.zeros(8, 2), Tick(step=1)) for paced in (named, made))
+    assert torch.equal(one.u, two.u)
+    assert torch.equal(one.weight, two.weight)
+
+
 def test_losses_of_all_micro_batches_reach_the_sampler_as_one_feedback() -> None:
     heard: list[Feedback] = []
     process = stepwell.process("linear")

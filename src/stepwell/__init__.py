@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from stepwell.core.sampler import pmf as pmf
     from stepwell.core.tick import Tick as Tick
     from stepwell.objective import Objective as Objective
+    from stepwell.pacer import Pacer as Pacer
     from stepwell.processes.prediction import convert as convert
     from stepwell.processes.scheduler import process_from as process_from
     from stepwell.samplers.mix import mix as mix
@@ -41,6 +42,7 @@ _HOMES = {
     "Feedback": "core.feedback",
     "NoiseProcess": "core.process",
     "Objective": "objective",
+    "Pacer": "pacer",
     "ProbeSpec": "core.feedback",
     "Signal": "core.feedback",
     "StepwellError": "core.errors",

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from stepwell.catalogue import build
 from stepwell.core.errors import InvalidParameter, StepwellError
 from stepwell.core.feedback import Feedback
 from stepwell.core.group import Alone, WorkerGroup
@@ -23,7 +24,7 @@ from stepwell.core.process import NoiseProcess
 from stepwell.core.sampler import Metrics, State, TimestepSampler
 from stepwell.core.shapes import PerExample
 from stepwell.core.tick import Tick
-from stepwell.weightings import Unweighted, Weighting
+from stepwell.weightings import Weighting
 
 LossAt = Callable[[Tensor, Tensor, PerExample, Any], PerExample]
 """(x0, noise, u, condition) -> the plain loss of each example, differentiable."""
@@ -78,21 +79,22 @@ def _unavailable(*_: Any) -> PerExample:
 
 
 class Pacer:
-    """Sampler, weighting and probe of one training run."""
+    """Sampler, weighting and probe of one training run, as objects or by the names of the catalogue."""
 
     def __init__(
         self,
-        sampler: TimestepSampler,
-        process: NoiseProcess,
-        weighting: Weighting | None = None,
+        sampler: TimestepSampler | str,
+        process: NoiseProcess | str | Any,
+        weighting: Weighting | str = "none",
         *,
         probe: Probe | None = None,
         loss_at: LossAt = _unavailable,
         parameters: Callable[[], Iterable[Parameter]] = tuple,
         group: WorkerGroup | None = None,
     ) -> None:
-        self.sampler, self.process = sampler, process
-        self.weighting: Weighting = weighting or Unweighted()
+        self.process = build.as_process(process)
+        self.sampler = build.sampler(sampler, self.process) if isinstance(sampler, str) else sampler
+        self.weighting: Weighting = build.weighting(weighting) if isinstance(weighting, str) else weighting
         self.probe: Probe = probe or NoProbe()
         self._loss_at, self._parameters = loss_at, parameters
         self._group: WorkerGroup = group or Alone()

@@ -57,6 +57,13 @@ def test_json_has_one_value_per_timestep_for_each_sampler(capsys: pytest.Capture
     assert sum(profiles[1]["density"]) == pytest.approx(50)
 
 
+def test_recipes_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert 'data = "fashion16"' in shown(capsys, "fashion16")
+    assert json.loads(shown(capsys, "fashion16", "--json"))["model"] == "tiny"
+    (profile,) = json.loads(shown(capsys, "speed-legacy", "--json"))
+    assert profile["title"].startswith("speed(version=legacy) · weighting p2")
+
+
 def test_learners_say_that_this_is_where_they_start(capsys: pytest.CaptureFixture[str]) -> None:
     assert "It learns" in shown(capsys, "loss-ema")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,9 +53,11 @@ def run(options: argparse.Namespace) -> None:
         _check_picture(options.save)
     recipes = {**workload_files(), **method_files()}
     if len(options.what) == 1 and options.what[0] in recipes and not _is_named(options.what[0]):
-        print(recipes[options.what[0]].read_text(), end="")
+        text = recipes[options.what[0]].read_text()
         if options.what[0] in workload_files():
+            print(json.dumps(tomllib.loads(text)) if options.json else text, end="")
             return
+        print("" if options.json else text, end="")
     profiles = [_profile(name, given, options) for name, given in _grouped(options.what)]
     if options.save is not None:
         from stepwell.cli.picture import save

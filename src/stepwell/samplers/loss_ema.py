@@ -48,7 +48,8 @@ def log_snr_bins(process: NoiseProcess, bins: int) -> Tensor:
         if len(finite) < 2:
             return edges(process.timesteps)
         nearest = process.at_log_snr(_between(finite[0], finite[-1], bins)).double()
-        inner = (nearest * process.timesteps).round() / process.timesteps
+        # The lower border of the nearest timestep; its middle would round to either side.
+        inner = (nearest * process.timesteps).floor() / process.timesteps
     # Neighbouring borders may have met on one timestep: sorted and without repeats, between 0 and 1.
     distinct = sorted({border for border in inner.tolist() if 0 < border < 1})
     return torch.tensor([0.0, *distinct, 1.0], dtype=torch.float64)
