@@ -49,7 +49,8 @@ def main() -> None:
     print()
     for row in rows:
         print("  " + "".join(f"{cell:>26}" for cell in row))
-    print(f"\nTwo seeds are a look, not a verdict. The page: {page}")
+    print("\nA / parts the seeds. Times: to uniform's final loss, over uniform's own; inf: not reached.")
+    print(f"Two seeds are a look, not a verdict. The page: {page}")
     print("Try next:")
     print("  .venv/bin/stepwell ls                                  every sampler, weighting and process")
     print("  .venv/bin/stepwell train fashion16 method=logit-normal+min-snr steps=4000")
@@ -66,7 +67,8 @@ def table(curves: list[Curve]) -> list[list[str]]:
         "min-snr loss": lambda c: c.values("objective/min-snr")[-1],
         "bits per dimension": lambda c: read_score(c.path)["bits_per_dimension"]["total"],
         "Fréchet (not FID)": lambda c: read_score(c.path)["fashion16_features"]["frechet_distance"],
-        "time to uniform's simple": lambda c: time_ratio(c, base[c.seed], METRIC),
+        "time to its simple": lambda c: time_ratio(c, base[c.seed], METRIC),
+        "time to its min-snr": lambda c: time_ratio(c, base[c.seed], "objective/min-snr"),
     }
     rows = [["method", *columns]]
     for method in METHODS:

@@ -51,7 +51,9 @@ def test_a_run_directory_says_what_where_and_how(tmp_path: Path) -> None:
     assert lines[-1]["images"] == 4 * 8
     assert len(lines[-1]["bands"]) == 4
     assert "objective/none" in lines[-1]
-    assert len(lines[-1]["density"]) == loop.DENSITY_POINTS
+    assert len(lines[-1]["density"]) == len(lines[-1]["effective_weight"]) == loop.DENSITY_POINTS
+    flat = [1.0] * loop.DENSITY_POINTS
+    assert lines[-1]["effective_weight"] == pytest.approx(flat), "corrected and unweighted"
 
 
 def test_training_lowers_the_held_out_loss(tmp_path: Path) -> None:

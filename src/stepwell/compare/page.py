@@ -58,10 +58,14 @@ def _curves(axes: Any, curves: Sequence[Curve], colours: dict[str, str], metric:
 def _densities(axes: Any, curves: Sequence[Curve], colours: dict[str, str]) -> None:
     for method, colour in colours.items():
         curve = next(c for c in curves if c.method == method)
-        density = curve.evaluations[-1]["density"]
-        middle = [(index + 0.5) / len(density) for index in range(len(density))]
-        axes.plot(middle, density, color=colour, label=method, lw=1.8)
+        for name, style in (("density", "-"), ("effective_weight", ":")):
+            values = curve.evaluations[-1][name]
+            middle = [(index + 0.5) / len(values) for index in range(len(values))]
+            axes.plot(middle, values, style, color=colour, lw=1.8)
+    for name, style in (("draws (uniform = 1)", "-"), ("weight of the losses (mean = 1)", ":")):
+        axes.plot([], [], style, color="0.4", label=name)
+    axes.legend(frameon=False)
     axes.set_xlabel("unit time u: 0 is data, 1 is noise")
-    axes.set_ylabel("where it draws at the end (uniform = 1)")
+    axes.set_ylabel("where it looks, at the end")
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.25)

@@ -208,12 +208,24 @@ class Leader:
                 with self.training.ema.in_place():
                     values = self.hooks.evaluate(network)
                 network.train()
-                density = self.training.pacer.sampler.density(centres(DENSITY_POINTS).float())
-                values["density"] = [round(height, 6) for height in density.tolist()]
+                values |= self._where_it_looks()
                 self.run.record({"kind": "evaluation", **self._position(), **values})
                 scalars = {name: value for name, value in values.items() if isinstance(value, float)}
                 self.hooks.track(scalars, self.at.step)
             self.training.accelerator.wait_for_everyone()
+
+    def _where_it_looks(self) -> dict[str, Any]:
+        """The density of the draws over unit time, and the weight of the losses there (mean 1)."""
+        pacer, u = self.training.pacer, centres(DENSITY_POINTS).float()
+        density = pacer.sampler.density(u)
+        # Corrected draws weigh as the reference does, whatever the density.
+        drawn = density if pacer.sampler.reference is None else pacer.sampler.reference.pdf(u)
+        effective = drawn * pacer.weighting(pacer.process, u)
+        effective = effective / effective.mean()
+        return {
+            "density": [round(height, 6) for height in density.tolist()],
+            "effective_weight": [round(weight, 6) for weight in effective.tolist()],
+        }
 
     def save(self) -> None:
         """A checkpoint, by rank 0: every rank holds the same state."""
