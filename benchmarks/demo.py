@@ -12,8 +12,10 @@ from stepwell.compare.trials import read_score, run_trials
 from stepwell.recipes.load import load
 
 OUT = Path("runs/demo")
-METHODS = ("uniform", "min-snr", "speed")
+METHODS = ("uniform", "min-snr", "loss-ema")
+"""The baseline, the usual weighting, and the best of the samplers that keep the objective (LOG.md)."""
 SEEDS = (0, 1)
+"""Others than those that chose the methods."""
 SECONDS = 60
 SETTINGS = (
     f"seconds={SECONDS}",
