@@ -26,7 +26,8 @@ from stepwell.recipes.build import experiment, plan_of, training_of
 from stepwell.recipes.load import load
 from stepwell.runs.clock import Clock
 from stepwell.runs.directory import Run
-from stepwell.train.loop import Hooks, Leader, Position
+from stepwell.train.duties import Duties
+from stepwell.train.plan import Hooks, Position
 from stepwell.train.step import train_step
 
 RECORD_EVERY = 50
@@ -83,14 +84,14 @@ class Ours:
         plan = plan_of(made, 1, inexact=False)
         hooks = Hooks(lambda n: {}, lambda s, v: None, lambda v, s: None, lambda t: None)
         self.at = Position(0, Clock())
-        self.leader = Leader(self.training, self.run, plan, hooks, self.at)
+        self.duties = Duties(self.training, self.run, plan, hooks, self.at)
 
     def step(self) -> None:
         report = train_step(self.training, self.at.step)
         self.at.step += 1
-        self.leader.watch(report)
+        self.duties.watch(report)
         if self.at.step % RECORD_EVERY == 0:
-            self.leader.record(report)
+            self.duties.record(report)
 
 
 def seconds(step: object, count: int) -> float:

@@ -15,7 +15,7 @@ from small_runs import newest_tensors, small_run, words
 from stepwell.recipes.load import load
 from stepwell.recipes.run import run_recipe
 from stepwell.train import checkpoint
-from stepwell.train.loop import TrainingStopped
+from stepwell.train.plan import TrainingStopped
 from stepwell.train.tree import join, split
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()

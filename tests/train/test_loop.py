@@ -14,8 +14,9 @@ from stepwell.recipes.load import load
 from stepwell.recipes.run import run_recipe
 from stepwell.runs.clock import Clock
 from stepwell.train import loop
+from stepwell.train.duties import DENSITY_POINTS
 from stepwell.train.ema import Ema
-from stepwell.train.loop import TrainingStopped
+from stepwell.train.plan import TrainingStopped
 from stepwell.train.schedule import Warmup
 
 
@@ -51,8 +52,8 @@ def test_a_run_directory_says_what_where_and_how(tmp_path: Path) -> None:
     assert lines[-1]["images"] == 4 * 8
     assert len(lines[-1]["bands"]) == 4
     assert "objective/none" in lines[-1]
-    assert len(lines[-1]["density"]) == len(lines[-1]["effective_weight"]) == loop.DENSITY_POINTS
-    flat = [1.0] * loop.DENSITY_POINTS
+    assert len(lines[-1]["density"]) == len(lines[-1]["effective_weight"]) == DENSITY_POINTS
+    flat = [1.0] * DENSITY_POINTS
     assert lines[-1]["effective_weight"] == pytest.approx(flat), "corrected and unweighted"
 
 

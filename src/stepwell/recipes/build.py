@@ -32,7 +32,7 @@ from stepwell.recipes.schema import Recipe
 from stepwell.runs.directory import RECIPE
 from stepwell.train import checkpoint
 from stepwell.train.ema import Ema
-from stepwell.train.loop import Plan
+from stepwell.train.plan import Plan
 from stepwell.train.schedule import Warmup
 from stepwell.train.step import Training
 

@@ -48,7 +48,7 @@ def load(workload: str, words: Sequence[str] = ()) -> Recipe:
     if path is None:
         raise unknown("workload", workload, workload_files())
     mistakes: list[str] = []
-    given = _read(path, mistakes)
+    given = _read(path)
     for word in words:
         try:
             key, value = split_pair(word)
@@ -59,7 +59,7 @@ def load(workload: str, words: Sequence[str] = ()) -> Recipe:
     return check(given, mistakes, source=f"{path.name} with {' '.join(words)}" if words else path.name)
 
 
-def _read(path: Path, mistakes: list[str]) -> dict[str, Any]:
+def _read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text())
     except OSError as error:
@@ -77,10 +77,12 @@ def check(given: Mapping[str, Any], mistakes: Sequence[str] = (), source: str = 
             found.append(str(unknown("setting", key, _TYPES)))
         else:
             accepted, problem = _typed(key, value)
-            values[key] = accepted
-            found += [problem] if problem else []
-    sound = {key: value for key, value in values.items() if _typed(key, value)[1] is None}
-    recipe = Recipe(**sound)
+            if problem is None:
+                values[key] = accepted
+            else:
+                found.append(problem)
+    # Rules read what is sound so far, so that one wrong value does not hide the others.
+    recipe = Recipe(**values)
     found += [mistake for rule in RULES for mistake in rule(recipe)]
     if found:
         raise BadRecipe(source, found)

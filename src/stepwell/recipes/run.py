@@ -18,7 +18,8 @@ from stepwell.recipes.build import Experiment, evaluation_of, experiment, on_cpu
 from stepwell.recipes.schema import MAY_CHANGE, Recipe
 from stepwell.runs.directory import ENVIRONMENT, Run, RunError, write_json
 from stepwell.runs.environment import environment
-from stepwell.train.loop import Hooks, Position, finished, train
+from stepwell.train.loop import train
+from stepwell.train.plan import Hooks, Position, finished
 from stepwell.train.step import Training
 
 Say = Callable[[str], None]

@@ -1,0 +1,124 @@
+"""The duties around a step: watch, record, evaluate, save."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+
+from stepwell.core.density import centres
+from stepwell.runs.directory import Run
+from stepwell.train import checkpoint
+from stepwell.train.plan import Hooks, Plan, Position, TrainingStopped, due
+from stepwell.train.step import Report, Training
+
+DENSITY_POINTS = 50
+
+
+class Duties:
+    """What is done between steps: rank 0 writes, the others keep in step."""
+
+    def __init__(self, training: Training, run: Run | None, plan: Plan, hooks: Hooks, at: Position) -> None:
+        self.training, self.run, self.plan, self.hooks, self.at = training, run, plan, hooks, at
+        self._last_progress = 0.0
+
+    def watch(self, report: Report) -> None:
+        """Stop at a loss that is not finite, while the last checkpoint is still good."""
+        # Reading a value costs nothing on the CPU; elsewhere it would stop the device in every step.
+        immediate = report.loss.device.type == "cpu" or due(self.at.step, self.plan.record_every)
+        if immediate and not bool(torch.isfinite(report.loss) & torch.isfinite(report.gradient_norm)):
+            self._not_finite(report)
+        now = time.perf_counter()
+        if now - self._last_progress > 0.2:
+            self._last_progress = now
+            looks = f"{float(report.u.median()):.2f} of time"
+            self.hooks.progress(self.at.step, {"loss": float(report.plain), "looks": looks})
+
+    def _not_finite(self, report: Report) -> None:
+        bad = ~torch.isfinite(report.losses)
+        times = training_times(self.training, report.u[bad] if bool(bad.any()) else report.u)
+        raise TrainingStopped(
+            f"the loss or its gradient is not finite at step {self.at.step} (timesteps {times}). Checkpoints "
+            "before it are good: go on from there with a lower lr=, more warm_up_steps= or clip=."
+        )
+
+    def record(self, report: Report) -> None:
+        """One line of metrics."""
+        if self.run is None:
+            return
+        values = {
+            "loss": float(report.loss),
+            "plain": float(report.plain),
+            "gradient_norm": float(report.gradient_norm),
+            "learning_rate": self.training.warm_up.at(self.at.step - 1),
+            **{f"sampler/{name}": float(value) for name, value in report.sampler.items()},
+        }
+        self.run.record({"kind": "train", **self._position(), **values})
+        self.hooks.track(values, self.at.step)
+
+    def evaluate(self) -> None:
+        """The averaged weights' held-out losses, and where the sampler looks; the clock stands still."""
+        if self.plan.evaluate_every == 0:
+            return
+        with self.at.clock.paused():
+            if self.run is not None:
+                network = self.training.network
+                network.eval()
+                with self.training.ema.in_place():
+                    values = self.hooks.evaluate(network)
+                network.train()
+                values |= self._where_it_looks()
+                self.run.record({"kind": "evaluation", **self._position(), **values})
+                scalars = {name: value for name, value in values.items() if isinstance(value, float)}
+                self.hooks.track(scalars, self.at.step)
+            self.training.accelerator.wait_for_everyone()
+
+    def _where_it_looks(self) -> dict[str, Any]:
+        """The density of the draws over unit time, and the weight of the losses there (mean 1)."""
+        pacer, u = self.training.pacer, centres(DENSITY_POINTS).float()
+        density = pacer.sampler.density(u)
+        # Corrected draws weigh as the reference does, whatever the density.
+        drawn = density if pacer.sampler.reference is None else pacer.sampler.reference.pdf(u)
+        effective = drawn * pacer.weighting(pacer.process, u)
+        effective = effective / effective.mean()
+        return {
+            "density": [round(height, 6) for height in density.tolist()],
+            "effective_weight": [round(weight, 6) for weight in effective.tolist()],
+        }
+
+    def save(self) -> None:
+        """A checkpoint, by rank 0: every rank holds the same state."""
+        with self.at.clock.paused():
+            if self.run is not None:
+                network = self.training.network
+                tree = {
+                    "model": network.state_dict(),
+                    "ema": self.training.ema.average,
+                    "optimizer": self.training.optimizer.state_dict(),
+                    "pacer": self.training.pacer.state_dict(),
+                }
+                info = {
+                    **self._position(),
+                    "metrics_bytes": self.run.metrics_bytes(),
+                    "world": self.training.accelerator.num_processes,
+                    "data_images": self.plan.data_images,
+                }
+                try:
+                    checkpoint.save(self.run.checkpoints, checkpoint.Checkpoint(tree, info), self.plan.keep)
+                except checkpoint.CheckpointError as error:
+                    raise TrainingStopped(f"{error} Make room, then run the same command again.") from error
+            self.training.accelerator.wait_for_everyone()
+
+    def _position(self) -> dict[str, Any]:
+        return {
+            "step": self.at.step,
+            "images": self.at.step * self.plan.batch_images,
+            "seconds": self.at.clock.seconds,
+        }
+
+
+def training_times(training: Training, u: torch.Tensor) -> str:
+    """A few of the process's own times, to name in a message."""
+    times = training.objective.process.time(u[:8]).tolist()
+    return ", ".join(f"{time:g}" for time in times) + (", ..." if len(u) > 8 else "")

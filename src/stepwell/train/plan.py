@@ -1,0 +1,61 @@
+"""How long to train, what to do once in a while, and where training is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from stepwell.core.errors import StepwellError
+from stepwell.runs.clock import Clock
+
+
+class TrainingStopped(StepwellError):
+    """Training cannot go on; what was saved is still good."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long to train, and what to do once in a while (0: never)."""
+
+    steps: int
+    batch_images: int
+    """Images per step, over all ranks and micro-batches."""
+    data_images: int
+    """Images in the training data: with others, the order would be another."""
+    seconds: float | None = None
+    record_every: int = 50
+    evaluate_every: int = 0
+    checkpoint_every: int = 0
+    keep: int = 2
+    inexact: bool = False
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """What the loop calls and does not know."""
+
+    evaluate: Callable[[torch.nn.Module], dict[str, Any]]
+    progress: Callable[[int, dict[str, Any]], None]
+    track: Callable[[dict[str, float], int], None]
+    say: Callable[[str], None]
+
+
+@dataclass
+class Position:
+    """Where training is."""
+
+    step: int
+    clock: Clock
+
+
+def due(step: int, every: int) -> bool:
+    """Whether a duty falls on this step."""
+    return every > 0 and step % every == 0
+
+
+def finished(at: Position, plan: Plan) -> bool:
+    """Whether the plan's steps or seconds are used up."""
+    return at.step >= plan.steps or (plan.seconds is not None and at.clock.seconds >= plan.seconds)
