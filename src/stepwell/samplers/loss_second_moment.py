@@ -9,12 +9,14 @@ from stepwell.core import require
 from stepwell.core.density import Density, Table, Uniform, edges, not_below
 from stepwell.core.feedback import Feedback
 from stepwell.core.finite import usable
-from stepwell.core.lookup import precise
 from stepwell.core.process import NoiseProcess
 from stepwell.core.sampler import Metrics, State, TimestepSampler, matching
 from stepwell.samplers.mix import mix
 from stepwell.samplers.one_density import OneDensity, fingerprint
 from stepwell.samplers.static import Static
+
+_LARGEST = 1e18
+"""Its square still fits in float32."""
 
 
 def loss_second_moment(
@@ -44,10 +46,7 @@ class LossSecondMoment(OneDensity):
         self._refresh()
 
     def _refresh(self) -> None:
-        # float32 would overflow at the square of a finite loss.
-        root = (
-            self._losses.to(precise(self._losses)).square().mean(1).sqrt().to(self._losses).clamp(min=1e-30)
-        )
+        root = self._losses.square().mean(1).sqrt().clamp(min=1e-30)
         full = (self._count >= self._length).all()
         masses = torch.where(full, self._measure * root, torch.ones_like(root))
         self._table = Table(self._borders, masses)
@@ -74,7 +73,7 @@ class LossSecondMoment(OneDensity):
         slot = (known[bin_of] + place) % self._length
         rows = torch.where(stays, bin_of, bins)
         padded = torch.cat([self._losses, self._losses.new_zeros(1, self._length)])
-        padded[rows, slot] = losses[order]
+        padded[rows, slot] = losses[order].clamp(max=_LARGEST)
         self._losses = padded[:-1].clone()
         self._count = self._count + arrived[:-1]
         self._refresh()
