@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stepwell.cli.profile import Profile
+from stepwell.compare.page import COLOURS
 from stepwell.core.errors import StepwellError
-
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Okabe and Ito's colours, which colour-blind readers can tell apart."""
 
 
 class MissingExtra(StepwellError, ImportError):
@@ -29,8 +27,8 @@ def save(profiles: Sequence[Profile], path: Path) -> None:
     common, labels = _labels([profile.parts for profile in profiles])
     figure.suptitle(common, fontsize=11)
     for index, (profile, label) in enumerate(zip(profiles, labels, strict=True)):
-        colour = _COLOURS[index % len(_COLOURS)]
-        style = "-" if index < len(_COLOURS) else "--"
+        colour = COLOURS[index % len(COLOURS)]
+        style = "-" if index < len(COLOURS) else "--"
         above.plot(profile.u, profile.density, style, color=colour, label=label, lw=1.6)
         below.plot(profile.u, profile.effective, style, color=colour, lw=1.6)
     above.set_ylabel("density\n(uniform = 1)")

@@ -15,7 +15,7 @@ CONVERGED = 0.99
 """The share of its final variance at which an increment counts as converged.
 
 SpeeD's paper ties its threshold to T and its code fixes t = 700; a fixed share gives the same areas
-for any number of timesteps (0.675 of the linear schedule, where the code says 0.7).
+for any number of timesteps (0.674 of the linear schedule, where the code says 0.7).
 """
 
 
