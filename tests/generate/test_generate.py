@@ -93,6 +93,11 @@ def test_labels_of_a_network_without_are_refused(network: torch.nn.Module) -> No
         next(generate(network, stepwell.process("linear"), Request(1, (1, 8, 8), labels=(0,))))
 
 
+def test_more_steps_than_timesteps_are_refused(network: torch.nn.Module) -> None:
+    with pytest.raises(InvalidParameter, match="60 denoising steps are more than the process's 50"):
+        next(generate(network, stepwell.process("linear", timesteps=50), Request(1, (1, 8, 8), steps=60)))
+
+
 def test_continuous_processes_are_refused(network: torch.nn.Module) -> None:
     with pytest.raises(Unsupported, match="discrete processes"):
         next(generate(network, stepwell.process("edm"), Request(1, (1, 8, 8))))

@@ -31,7 +31,7 @@ def register(verbs: Any) -> None:
     verb.add_argument("workload", help="a name that `stepwell ls workloads` prints, or a .toml file")
     verb.add_argument("settings", nargs="*", metavar="key=value", help="method, data, steps, lr, out, ...")
     verb.add_argument("--dry-run", action="store_true", help="print the resolved recipe and what it costs")
-    verb.add_argument("--inexact", action="store_true", help="resume with another number of processes")
+    verb.add_argument("--inexact", action="store_true", help="resume with other processes or data")
     verb.add_argument("--settings", action="store_true", dest="explain", help="list every setting and stop")
     verb.set_defaults(run=run)
 

@@ -46,6 +46,10 @@ class Request:
 def generate(denoiser: nn.Module, process: NoiseProcess, request: Request) -> Iterator[Tensor]:
     """Batches of uint8 images [B, C, H, W]; image i depends on the seed and i alone."""
     _check_labels(denoiser, request)
+    if process.timesteps is not None and request.steps > process.timesteps:
+        raise InvalidParameter(
+            f"{request.steps} denoising steps are more than the process's {process.timesteps} timesteps."
+        )
     device = next(denoiser.parameters()).device
     for start in range(0, request.count, request.batch):
         indices = range(start, min(start + request.batch, request.count))

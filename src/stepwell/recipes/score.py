@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stepwell.core.errors import Unsupported
 from stepwell.data.source import ImageSource, to_unit
 from stepwell.evaluate.bits import bits_per_dimension
 from stepwell.evaluate.features import load_features
@@ -88,7 +87,5 @@ def _distances(made: Experiment, effort: Effort) -> dict[str, float]:
 
 @torch.no_grad()
 def _features(network: torch.nn.Module, source: ImageSource) -> Tensor:
-    if source.shape != FEATURES_SHAPE:
-        raise Unsupported(f"the embedded features know 16x16 grey images, not {source.shape}.")
     parts = torch.arange(len(source)).split(1000)
     return torch.cat([network(to_unit(source.fetch(part))) for part in parts])

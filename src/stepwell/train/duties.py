@@ -22,20 +22,23 @@ class Duties:
     def __init__(self, training: Training, run: Run | None, plan: Plan, hooks: Hooks, at: Position) -> None:
         self.training, self.run, self.plan, self.hooks, self.at = training, run, plan, hooks, at
         self._last_progress = 0.0
+        self._report: Report | None = None
 
     def watch(self, report: Report) -> None:
         """Stop at a loss that is not finite, while the last checkpoint is still good."""
         # Reading a value costs nothing on the CPU; elsewhere it would stop the device in every step.
-        immediate = report.loss.device.type == "cpu" or due(self.at.step, self.plan.record_every)
-        if immediate and not bool(torch.isfinite(report.loss) & torch.isfinite(report.gradient_norm)):
-            self._not_finite(report)
+        self._report = report
+        if report.loss.device.type == "cpu" or due(self.at.step, self.plan.record_every):
+            self._require_finite(report)
         now = time.perf_counter()
         if now - self._last_progress > 0.2:
             self._last_progress = now
             looks = f"{float(report.u.median()):.2f} of time"
             self.hooks.progress(self.at.step, {"loss": float(report.plain), "looks": looks})
 
-    def _not_finite(self, report: Report) -> None:
+    def _require_finite(self, report: Report) -> None:
+        if bool(torch.isfinite(report.loss) & torch.isfinite(report.gradient_norm)):
+            return
         bad = ~torch.isfinite(report.losses)
         times = training_times(self.training, report.u[bad] if bool(bad.any()) else report.u)
         raise TrainingStopped(
@@ -88,7 +91,9 @@ class Duties:
         }
 
     def save(self) -> None:
-        """A checkpoint, by rank 0: every rank holds the same state."""
+        """A checkpoint, by rank 0: every rank holds the same state, and a good one."""
+        if self._report is not None:
+            self._require_finite(self._report)
         with self.at.clock.paused():
             if self.run is not None:
                 network = self.training.network
