@@ -1,12 +1,15 @@
-"""Training without a model: losses that depend on time alone, and quadrature over unit time."""
+"""Training without a model: losses and signals that depend on time alone, and quadrature over unit time."""
 
 from __future__ import annotations
+
+from itertools import count
 
 import torch
 from torch import Tensor
 
-from stepwell.core.feedback import Feedback, Signal
-from stepwell.core.sampler import TimestepSampler
+from stepwell.core.feedback import DecreaseSignal, Feedback, GradientSignal, Signal
+from stepwell.core.probe_spec import DecreaseSpec, GradientSpec, ProbeSpec
+from stepwell.core.sampler import Draw, TimestepSampler
 from stepwell.core.tick import Tick
 
 START = 1000
@@ -26,14 +29,54 @@ def feedback(
     return Feedback(tick or Tick(), u, plain=losses, weighted=losses, signal=signal)
 
 
-def teach(sampler: TimestepSampler, batches: int = 12, batch: int = 4096) -> TimestepSampler:
+def planted(mean: Tensor, spread: Tensor, stratum: int, images: int = 16) -> GradientSignal:
+    """A stratum's two halves whose mean gradient and distance are known, in directions of their own."""
+    rest = torch.zeros(6, device=mean.device)
+    halves = [torch.cat([mean[None], side * spread[None], rest]) for side in (1, -1)]
+    return GradientSignal(stratum, torch.stack(halves), images)
+
+
+def measured(spec: ProbeSpec | None, tick: Tick, batch: int, device: torch.device) -> Signal | None:
+    """What a probe would say at this step, if its spec has something measured then."""
+    if spec is None or not spec.due(tick.step):
+        return None
+    luck = 0.5 + tick.uniform("signal", 1)
+    if isinstance(spec, GradientSpec):
+        stratum = spec.stratum(tick.step)
+        middle = torch.tensor(sum(spec.borders[stratum : stratum + 2]) / 2)
+        # Where gradients are noisy, little is gained: no two of the samplers may end up alike.
+        mean, spread = luck[0] * profile(middle), luck[0] / 2 * profile(1 - middle)
+        return planted(mean.to(device), spread.to(device), stratum, spec.images)
+    assert isinstance(spec, DecreaseSpec)
+    row, fall = profile(torch.tensor(spec.grid)), profile(torch.tensor(spec.subset))
+    each = 0.5 + tick.uniform("fall", batch)
+    return DecreaseSignal((luck * row).to(device), (each[:, None] * fall).to(device))
+
+
+def lesson(spec: ProbeSpec | None, drawn: Draw, losses: Tensor, tick: Tick) -> Feedback:
+    """What an update on these draws would tell a sampler: losses, its action, and a signal if one is due."""
+    signal = measured(spec, tick, len(drawn.u), drawn.u.device)
+    return Feedback(tick, drawn.u, losses, losses, drawn.action, signal)
+
+
+def steps_of(sampler: TimestepSampler, updates: int) -> range:
+    """Past START, one after the other, or those at which something is measured: then in every stratum."""
+    spec = sampler.probe
+    every = 1 if spec is None else spec.every_steps
+    if isinstance(spec, GradientSpec):
+        updates = max(updates, spec.strata)
+    first = next(step for step in count(START) if spec is None or spec.due(step))
+    return range(first, first + updates * every, every)
+
+
+def teach(sampler: TimestepSampler, updates: int = 12, batch: int = 4096) -> TimestepSampler:
     """The sampler after a few steps of training on its own draws."""
     x0 = torch.zeros(batch, 1)
-    for step in range(START, START + batches):
+    for step in steps_of(sampler, updates):
         tick = Tick(seed=3, step=step)
         drawn = sampler.draw(x0, tick)
         spread = 0.5 + tick.uniform("loss", batch)
-        sampler.learn(feedback(drawn.u, profile(drawn.u) * spread, tick))
+        sampler.learn(lesson(sampler.probe, drawn, profile(drawn.u) * spread, tick))
     return sampler
 
 

@@ -15,15 +15,17 @@ import pytest
 import torch
 from accelerator import DEVICE, Copies, accelerator
 from odds import assert_follows_masses, assert_uniform
-from synthetic import START, cell_borders, cell_masses, feedback, teach
+from synthetic import START, cell_borders, cell_masses, lesson, profile, steps_of, teach
 from torch import Tensor
 
 import stepwell
 from stepwell.catalogue.entries import SAMPLERS
 from stepwell.catalogue.entry import Entry
+from stepwell.catalogue.find import find
 from stepwell.core.density import Uniform, edges
 from stepwell.core.errors import StateMismatch
 from stepwell.core.feedback import Feedback
+from stepwell.core.probe_spec import GradientSpec
 from stepwell.core.sampler import Draw, Metrics, State, TimestepSampler
 from stepwell.core.tick import Tick
 from stepwell.samplers.static import Static
@@ -66,9 +68,10 @@ def _catalogue() -> Iterator[Case]:
     for entry in SAMPLERS:
         for process in PROCESSES:
             name = f"{entry.name}-{process}"
-            yield Case(name, _named(entry.name, process))
+            build = _named(entry.name, process)
+            yield Case(name, build, dependent=entry.stratified)
             if entry.learns:
-                yield Case(f"{name}-taught", _named(entry.name, process), taught=True)
+                yield Case(f"{name}-taught", build, taught=True, dependent=entry.stratified)
 
 
 def _variants() -> Iterator[Case]:
@@ -106,13 +109,15 @@ INSIDE: dict[str, tuple[str, str, dict[str, Any]]] = {
     "speed": ("speed", "edm", {}),
     "loss-second-moment": ("loss-second-moment", "flow", {"bins": 40, "history": 4}),
     "loss-ema": ("loss-ema", "edm", {"bins": 30, "decay": 0.99}),
+    "neyman": ("neyman", "edm", {"strata": 7, "stratified": False}),
+    "alignment": ("alignment", "linear", {"strata": 10, "stratified": False}),
 }
 
 
 def _deep(name: str, process_name: str, **parameters: Any) -> TimestepSampler:
     """Every combinator at once, each around the others."""
     process, uniform = stepwell.process(process_name), Static(Uniform(), "uniform")
-    inner = stepwell.sampler(name, process, **{**parameters, "unbiased": False})
+    inner = stepwell.sampler(name, process, **{**parameters, "stratified": False, "unbiased": False})
     warmed = stepwell.warm_up(stepwell.mix(inner, uniform, 0.1), 3)
     ranged = stepwell.within(stepwell.shift(warmed, 2.0, process), 0.1, 0.9)
     floored = stepwell.mix(ranged, uniform, 0.2)
@@ -121,9 +126,9 @@ def _deep(name: str, process_name: str, **parameters: Any) -> TimestepSampler:
 
 def _combined() -> Iterator[Case]:
     for name, (inner, process, own) in INSIDE.items():
-        learns = name.startswith("loss")
+        learns = find("sampler", inner).learns
         for combinator, shaping in COMBINATORS.items():
-            build = _named(inner, process, **own, **shaping)
+            build = _named(inner, process, **{**own, **shaping})
             yield Case(f"{combinator}({name})", build, learns, "stratified" in shaping)
         yield Case(f"deep({name})", lambda i=inner, p=process, o=own: _deep(i, p, **o), learns, True)
 
@@ -257,8 +262,7 @@ def test_draws_follow_the_density(case: Case, batch: int, steps: int) -> None:
 @every_case
 def test_drawing_and_learning_leave_the_global_random_state_alone(case: Case) -> None:
     before = torch.get_rng_state()
-    sampler = case.build()
-    sampler.learn(feedback(sampler.draw(X0, NOW).u))
+    teach(case.build(), 2, 64)
     assert torch.equal(before, torch.get_rng_state())
 
 
@@ -270,6 +274,14 @@ def test_a_sampler_says_whether_it_learns_also_through_combinators(entry: Entry)
         _deep(entry.name, "linear", **({"masses": MASSES} if entry.name == "table" else {})).learns
         is entry.learns
     )
+
+
+@pytest.mark.parametrize("entry", [pytest.param(e, id=e.name) for e in SAMPLERS if e.learns])
+def test_what_a_taught_sampler_draws_has_changed(entry: Entry) -> None:
+    sampler, x0 = _named(entry.name, "linear")(), torch.zeros(512, 1)
+    before = sampler.draw(x0, NOW).u
+    # Otherwise the suite would test it as it was built, twice.
+    assert (teach(sampler).draw(x0, NOW).u != before).float().mean() > 0.5
 
 
 @every_case
@@ -288,14 +300,14 @@ def test_a_reloaded_sampler_goes_on_with_the_same_bits(case: Case) -> None:
     u = torch.linspace(0.01, 0.99, 99)
     # Before any draw: a warm-up remembers its step.
     assert torch.equal(sampler.density(u), reloaded.density(u))
-    for step in range(3):
-        tick = Tick(seed=9, step=START + step)
+    for step in steps_of(sampler, 3):
+        tick = Tick(seed=9, step=step)
         one, other = sampler.draw(X0, tick), reloaded.draw(X0, tick)
         assert torch.equal(one.u, other.u)
         assert torch.equal(one.log_prob, other.log_prob)
         assert torch.equal(one.correction, other.correction)
         for each in (sampler, reloaded):
-            each.learn(feedback(one.u, tick=tick))
+            each.learn(lesson(each.probe, one, profile(one.u), tick))
 
 
 @every_case
@@ -341,12 +353,17 @@ def test_the_state_of_another_sampler_is_refused(case: Case) -> None:
 def _on_device(case: Case) -> tuple[list[Draw], list[Metrics], list[str]]:
     """Draws, metrics and, after the first step, copies of three steps on a stand-in accelerator."""
     sampler, draws, metrics = case.build(), [], []
+    # The spec belongs to the host: it is asked for where tensors are real.
+    spec, steps = sampler.probe, list(steps_of(sampler, 3))[:3]
+    spec = spec if isinstance(spec, GradientSpec) else None
     with accelerator():
         x0, losses = torch.zeros(16, 3, device=DEVICE), torch.ones(16, device=DEVICE)
-        for step in range(START, START + 3):
+        for step in steps:
             with Copies() as copies:
                 draws.append(sampler.draw(x0, Tick(step=step, rank=1, world=2)))
-                metrics.append(sampler.learn(feedback(draws[-1].u, losses, Tick(step=step))))
+            told = lesson(spec, draws[-1], losses, Tick(step=step))
+            with copies:
+                metrics.append(sampler.learn(told))
     return draws, metrics, copies.found
 
 

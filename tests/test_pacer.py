@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
 from typing import Any
 
 import pytest
@@ -11,9 +11,9 @@ from torch import Tensor
 
 import stepwell
 from stepwell.core.errors import InvalidParameter
-from stepwell.core.feedback import Feedback, ProbeSpec, Signal
-from stepwell.core.probe import View
-from stepwell.core.sampler import Draw, Metrics, State
+from stepwell.core.feedback import Feedback
+from stepwell.core.probe_spec import GradientSpec
+from stepwell.core.sampler import Draw, Metrics, TimestepSampler
 from stepwell.core.tick import Tick
 from stepwell.pacer import OutOfTurn, Pacer
 from stepwell.samplers.static import Static
@@ -98,73 +98,126 @@ def test_static_samplers_need_no_losses() -> None:
 
 
 class Measured(Static):
-    """A sampler that asks for a probe."""
+    """A sampler that asks for gradients in every other step, and keeps what it hears."""
 
-    learns = True
-    seen: Signal | None = None
+    learns, learns_from_losses = True, False
+
+    def __init__(self) -> None:
+        super().__init__(stepwell.process("linear").reference, "measured")
+        self.heard: list[Feedback] = []
 
     @property
-    def probe(self) -> ProbeSpec | None:
-        return ProbeSpec("gradients", 1, borders=(0.0, 0.5, 1.0))
+    def probe(self) -> GradientSpec:
+        return GradientSpec(2, borders=(0.0, 0.5, 1.0), images=2)
 
     def learn(self, feedback: Feedback) -> Metrics:
-        self.seen = feedback.signal
-        return {}
+        self.heard.append(feedback)
+        return {"turn": torch.tensor(float(feedback.signal.stratum))}
 
 
-class GradientNorm:
-    """A probe that measures before and after."""
+class Line:
+    """A loss of one parameter, and a note of the times at which it was asked for."""
 
-    def before(self, view: View) -> None:
-        u = torch.full((len(view.x0),), 0.25)
-        losses = view.loss_at(view.x0, torch.ones_like(view.x0), u, view.condition)
-        (gradient,) = torch.autograd.grad(losses.mean(), list(view.parameters()))
-        self.norm = gradient.norm()
+    def __init__(self) -> None:
+        self.weight = torch.nn.Parameter(torch.tensor([2.0]))
+        self.optimizer = torch.optim.SGD([self.weight], lr=0.0)
+        self.asked: list[Tensor] = []
 
-    def after(self, view: View) -> Signal | None:
-        return Signal("gradients", {"norm": self.norm})
+    def loss_at(self, x0: Tensor, noise: Tensor, u: Tensor, condition: Any) -> Tensor:
+        self.asked.append(u)
+        return (self.weight * x0).square().mean(1)
 
-    def state_dict(self) -> State:
-        return {"kind": "norm"}
+    def pacer(self, sampler: TimestepSampler, weighting: str = "none") -> Pacer:
+        return Pacer(sampler, "linear", weighting, loss_at=self.loss_at, optimizer=self.optimizer)
 
-    def load_state_dict(self, state: State) -> None:
-        return
+
+def _update(paced: Pacer, step: int, observed: bool = False) -> Metrics:
+    paced.draw(torch.ones(4, 2), Tick(step=step))
+    if observed:
+        paced.observe(torch.full((4,), 3.0))
+    paced.before_update()
+    return paced.after_update()
 
 
 def test_a_probe_measures_the_weighted_loss_and_the_sampler_hears_it() -> None:
+    line, sampler = Line(), Measured()
+    _update(line.pacer(sampler, "p2"), step=3)
+    (told,) = sampler.heard
+    assert (told.signal.stratum, told.signal.images) == (1, 2)
+    assert all(((u >= 0.5) & (u < 1)).all() for u in line.asked)
     process = stepwell.process("linear")
-    weight = torch.nn.Parameter(torch.tensor(2.0))
+    # d/dw of (w x)^2 at w = 2, x = 1, times the weights; a sketch keeps it up to its sign.
+    wanted = [4 * stepwell.weighting("p2")(process, u).mean() for u in line.asked]
+    assert torch.allclose(told.signal.halves.abs().flatten(), torch.stack(wanted))
 
-    def loss_at(x0: Tensor, noise: Tensor, u: Tensor, condition: Any) -> Tensor:
-        return (weight * x0).square().mean(1)
 
-    def parameters() -> Iterable[torch.nn.Parameter]:
-        return [weight]
+def test_nothing_is_measured_or_learned_between_the_steps_that_are_due() -> None:
+    line, sampler = Line(), Measured()
+    paced = line.pacer(sampler)
+    for step in range(6):
+        _update(paced, step)
+    assert [told.tick.step for told in sampler.heard] == [1, 3, 5]
+    assert [told.signal.stratum for told in sampler.heard] == [0, 1, 0]
+    assert len(line.asked) == 6
 
-    sampler = Measured(process.reference, "measured")
-    paced = Pacer(
-        sampler,
-        process,
-        stepwell.weighting("p2"),
-        probe=GradientNorm(),
-        loss_at=loss_at,
-        parameters=parameters,
-    )
-    paced.draw(torch.ones(3, 2), Tick())
-    paced.observe(torch.ones(3))
+
+def test_who_learns_from_signals_alone_needs_no_losses() -> None:
+    line, sampler = Line(), Measured()
+    paced = line.pacer(sampler)
+    for micro in range(2):
+        paced.draw(torch.ones(4, 2), Tick(step=1, micro=micro))
     paced.before_update()
     paced.after_update()
-    assert sampler.seen is not None
-    wanted = 2 * 2.0 * stepwell.weighting("p2")(process, torch.tensor([0.25]))
-    assert torch.allclose(sampler.seen.values["norm"], wanted)
+    _update(paced, step=3, observed=True)
+    unheard, heard = sampler.heard
+    assert unheard.u.shape == (8,)
+    assert unheard.plain.isnan().all()
+    assert heard.plain.tolist() == [3.0] * 4
 
 
-def test_a_probe_without_a_loss_says_what_to_give() -> None:
+def test_every_update_returns_the_newest_of_every_metric() -> None:
+    line, sampler = Line(), Measured()
+    paced = line.pacer(sampler)
+    found = [_update(paced, step).get("turn") for step in range(6)]
+    assert found == [None, 0, 0, 1, 1, 0]
+
+
+def test_corrections_report_how_many_draws_they_are_worth() -> None:
     process = stepwell.process("linear")
-    paced = Pacer(Measured(process.reference, "measured"), process, probe=GradientNorm())
-    paced.draw(torch.ones(3, 2), Tick())
-    with pytest.raises(OutOfTurn, match="give the Pacer loss_at"):
-        paced.before_update()
+    paced = Pacer(stepwell.sampler("logit-normal", process, floor=0.2, unbiased=True), process)
+    drawn = paced.draw(torch.zeros(64, 2), Tick()).correction
+    paced.before_update()
+    share = paced.after_update()["effective_sample_share"]
+    assert float(share) == pytest.approx(float(drawn.sum() ** 2 / (64 * drawn.square().sum())))
+    assert 0 < share < 1
+
+
+def test_the_pacer_counts_its_own_seconds() -> None:
+    class Slow(Measured):
+        def learn(self, feedback: Feedback) -> Metrics:
+            time.sleep(0.02)
+            return super().learn(feedback)
+
+    paced = Line().pacer(Slow())
+    assert paced.seconds == 0
+    _update(paced, step=1)
+    assert 0.02 <= paced.seconds < 5
+
+
+@pytest.mark.parametrize("missing", ["loss_at", "optimizer"])
+def test_a_sampler_that_measures_says_what_the_pacer_needs(missing: str) -> None:
+    line = Line()
+    given = {"loss_at": line.loss_at, "optimizer": line.optimizer}
+    del given[missing]
+    with pytest.raises(InvalidParameter, match=r"measured measures losses itself: give the Pacer loss_at="):
+        Pacer(Measured(), "linear", **given)
+
+
+def test_losses_that_are_not_one_per_example_are_refused() -> None:
+    line = Line()
+    wrong = Pacer(Measured(), "linear", loss_at=lambda *_: line.weight.sum(), optimizer=line.optimizer)
+    with pytest.raises(InvalidParameter, match=r"one loss per example, \(2,\), not \(\)"):
+        _update(wrong, step=1)
 
 
 def test_state_round_trip_continues_bit_for_bit() -> None:

@@ -18,6 +18,7 @@ from oracles import (
     optimal_x0,
     reference_times,
 )
+from synthetic import teach
 
 import stepwell
 from stepwell.catalogue.find import all_entries
@@ -69,8 +70,10 @@ def assert_keeps_the_objective(sampler, process, weighting):
 
 
 def taught(name, process, weighting, **parameters):
-    """A learner that has seen the oracle's losses, ten at every timestep."""
+    """A learner that has seen the oracle's losses, ten at every timestep, or signals of every stratum."""
     sampler = build(name, process, **parameters)
+    if sampler.probe is not None:
+        return teach(sampler, batch=64)
     u = process.grid()
     for step in range(10):
         plain = optimal_loss(process, u, STD)

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from stepwell.catalogue.build import weighting as weighting
     from stepwell.core.errors import StepwellError as StepwellError
     from stepwell.core.feedback import Feedback as Feedback
-    from stepwell.core.feedback import ProbeSpec as ProbeSpec
     from stepwell.core.feedback import Signal as Signal
     from stepwell.core.increments import areas as areas
     from stepwell.core.increments import increments as increments
+    from stepwell.core.probe_spec import ProbeSpec as ProbeSpec
     from stepwell.core.process import NoiseProcess as NoiseProcess
     from stepwell.core.sampler import Draw as Draw
     from stepwell.core.sampler import TimestepSampler as TimestepSampler
@@ -43,7 +43,7 @@ _HOMES = {
     "NoiseProcess": "core.process",
     "Objective": "objective",
     "Pacer": "pacer",
-    "ProbeSpec": "core.feedback",
+    "ProbeSpec": "core.probe_spec",
     "Signal": "core.feedback",
     "StepwellError": "core.errors",
     "Tick": "core.tick",

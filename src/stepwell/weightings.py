@@ -109,7 +109,7 @@ class Vlb:
     cap: float | None = 1.0
 
     def __post_init__(self) -> None:
-        require.one_of("variance", self.variance, ("fixed-large", "fixed-small"))
+        require.one_of("variance", self.variance, ("fixed-large", "fixed-small", "fixed-large-clipped"))
         if self.cap is not None:
             require.positive("cap", self.cap)
 

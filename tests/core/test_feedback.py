@@ -10,9 +10,10 @@ from torch import Tensor
 
 import stepwell
 from stepwell.core.density import Density, Table, Uniform
-from stepwell.core.errors import InvalidParameter, UnknownName
-from stepwell.core.feedback import Feedback, ProbeSpec, Signal
+from stepwell.core.errors import InvalidParameter
+from stepwell.core.feedback import Feedback, GradientSignal
 from stepwell.core.group import Alone
+from stepwell.core.probe_spec import DecreaseSpec, GradientSpec
 from stepwell.core.sampler import Metrics, State, TimestepSampler, matching
 from stepwell.core.tick import Tick
 from stepwell.samplers.one_density import OneDensity
@@ -22,70 +23,73 @@ LINEAR = stepwell.process("linear")
 UNIFORM = Static(Uniform(), "uniform")
 
 
-# ProbeSpec
+def _strata(count: int, every_steps: int) -> GradientSpec:
+    return GradientSpec(every_steps, borders=tuple(index / count for index in range(count + 1)))
+
+
+# probe specs
 
 
 @pytest.mark.parametrize(
     ("parameters", "named"),
     [
-        ({"kind": "gradients", "every_steps": 0, "borders": (0.0, 1.0)}, "every_steps"),
-        ({"kind": "gradients", "every_steps": 1.5, "borders": (0.0, 1.0)}, "every_steps"),
-        ({"kind": "gradients", "every_steps": 1}, "at least 2 borders"),
-        ({"kind": "gradients", "every_steps": 1, "borders": (0.5,)}, "at least 2 borders"),
-        ({"kind": "gradients", "every_steps": 1, "borders": (0.0, 0.5, 0.5, 1.0)}, "rise"),
-        ({"kind": "gradients", "every_steps": 1, "borders": (1.0, 0.0)}, "rise"),
-        ({"kind": "gradients", "every_steps": 1, "borders": (0.0, 1.5)}, r"\[0, 1\]"),
-        ({"kind": "gradients", "every_steps": 1, "borders": (0.0, float("nan"))}, r"\[0, 1\]"),
-        ({"kind": "decrease", "every_steps": 40}, "at least 1 subset"),
-        ({"kind": "decrease", "every_steps": 40, "subset": (0.5, -0.1)}, r"\[0, 1\]"),
+        ({"every_steps": 0, "borders": (0.0, 1.0)}, "every_steps"),
+        ({"every_steps": 1.5, "borders": (0.0, 1.0)}, "every_steps"),
+        ({"every_steps": 1}, "at least 2 borders"),
+        ({"every_steps": 1, "borders": (0.5,)}, "at least 2 borders"),
+        ({"every_steps": 1, "borders": (0.0, 0.5, 0.5, 1.0)}, "rise"),
+        ({"every_steps": 1, "borders": (1.0, 0.0)}, "rise"),
+        ({"every_steps": 1, "borders": (0.0, 1.5)}, r"\[0, 1\]"),
+        ({"every_steps": 1, "borders": (-0.1, 1.0)}, r"\[0, 1\]"),
+        ({"every_steps": 1, "borders": (0.0, float("nan"))}, r"\[0, 1\]"),
+        ({"every_steps": 1, "borders": (0.0, 1.0), "images": 0}, "images"),
     ],
     ids=str,
 )
-def test_a_probe_that_cannot_be_is_refused(parameters: dict, named: str) -> None:
+def test_a_gradient_probe_that_cannot_be_is_refused(parameters: dict, named: str) -> None:
     with pytest.raises(InvalidParameter, match=named):
-        ProbeSpec(**parameters)
+        GradientSpec(**parameters)
 
 
-def test_an_unknown_kind_of_probe_lists_the_known_ones() -> None:
-    with pytest.raises(UnknownName, match=r"Did you mean 'gradients'\? Known: decrease, gradients"):
-        ProbeSpec("gradient", 1, borders=(0.0, 1.0))
+@pytest.mark.parametrize(
+    ("parameters", "named"),
+    [
+        ({"every_steps": 0, "subset": (0.5,)}, "every_steps"),
+        ({"every_steps": 40}, "at least 1 time"),
+        ({"every_steps": 40, "subset": (), "grid": (0.5,)}, "at least 1 time"),
+        ({"every_steps": 40, "subset": (0.5, -0.1)}, r"\[0, 1\)"),
+        ({"every_steps": 40, "subset": (0.5, 1.0)}, r"\[0, 1\)"),
+        ({"every_steps": 40, "subset": (0.5,), "grid": (float("nan"),)}, r"\[0, 1\)"),
+    ],
+    ids=str,
+)
+def test_a_decrease_probe_that_cannot_be_is_refused(parameters: dict, named: str) -> None:
+    with pytest.raises(InvalidParameter, match=named):
+        DecreaseSpec(**parameters)
 
 
 @pytest.mark.parametrize("every_steps", [1, 3, 40])
 @pytest.mark.parametrize("strata", [1, 2, 7])
 def test_strata_take_turns_and_each_gets_its_turn(every_steps: int, strata: int) -> None:
-    borders = tuple(index / strata for index in range(strata + 1))
-    spec = ProbeSpec("gradients", every_steps, borders=borders)
+    spec = _strata(strata, every_steps)
+    assert spec.strata == strata
     due = [step for step in range(3 * strata * every_steps) if spec.due(step)]
-    assert due == list(range(0, 3 * strata * every_steps, every_steps))
+    assert due == list(range(every_steps - 1, 3 * strata * every_steps, every_steps))
     assert [spec.stratum(step) for step in due] == list(range(strata)) * 3
 
 
 def test_a_probe_is_a_value() -> None:
-    assert ProbeSpec("decrease", 40, subset=(0.5,)) == ProbeSpec("decrease", 40, subset=(0.5,))
+    assert DecreaseSpec(40, subset=(0.5,)) == DecreaseSpec(40, subset=(0.5,))
+    assert _strata(3, 2) == _strata(3, 2) != _strata(3, 1)
 
 
-# Signal
-
-
-class Doubled(Alone):
-    """A group whose mean is visible."""
-
-    world = 2
-
-    def mean(self, value: Tensor) -> Tensor:
-        return 2 * value
-
-    def gather(self, value: Tensor) -> Tensor:
-        return torch.cat([value, value + 100])
-
-
-def test_a_reduced_signal_is_the_mean_of_each_value() -> None:
-    signal = Signal("gradients", {"one": torch.tensor([1.0, 2.0]), "two": torch.tensor(3.0)})
-    reduced = signal.reduced(Doubled())
-    assert reduced.kind == "gradients"
-    assert {name: value.tolist() for name, value in reduced.values.items()} == {"one": [2.0, 4.0], "two": 6.0}
-    assert signal.values["two"] == 3.0
+def test_a_mapped_probe_has_other_times_and_all_else_alike() -> None:
+    spec = GradientSpec(3, "vlb", (0.0, 0.5, 1.0), images=4, preconditioned=False)
+    halved = spec.mapped(lambda times: tuple(time / 2 for time in times))
+    assert halved == GradientSpec(3, "vlb", (0.0, 0.25, 0.5), images=4, preconditioned=False)
+    fall = DecreaseSpec(40, "vlb", subset=(0.5,), grid=(0.0, 0.25), fresh_noise=True)
+    halved = fall.mapped(lambda times: tuple(time / 2 for time in times))
+    assert halved == DecreaseSpec(40, "vlb", subset=(0.25,), grid=(0.0, 0.125), fresh_noise=True)
 
 
 # Feedback
@@ -103,8 +107,17 @@ def test_feedback_needs_one_value_per_example(
         Feedback(Tick(), torch.zeros(u), torch.zeros(plain), torch.zeros(weighted))
 
 
+class Doubled(Alone):
+    """A group in which it shows what was gathered."""
+
+    world = 2
+
+    def gather(self, value: Tensor) -> Tensor:
+        return torch.cat([value, value + 100])
+
+
 def test_gathered_feedback_holds_the_examples_of_all_ranks() -> None:
-    signal = Signal("gradients", {"spread": torch.ones(2)})
+    signal = GradientSignal(0, torch.ones(2, 3), images=8)
     action = torch.zeros(2, 3)
     told = Feedback(Tick(step=5), torch.tensor([0.1, 0.2]), torch.ones(2), torch.zeros(2), action, signal)
     gathered = told.gathered(Doubled())
@@ -112,7 +125,7 @@ def test_gathered_feedback_holds_the_examples_of_all_ranks() -> None:
     assert gathered.plain.tolist() == [1, 1, 101, 101]
     assert gathered.weighted.tolist() == [0, 0, 100, 100]
     assert gathered.action.shape == (4, 3)
-    assert gathered.signal.values["spread"].tolist() == [2, 2]
+    assert gathered.signal is signal, "a signal is equal on every rank already"
     assert gathered.tick == told.tick
 
 
@@ -132,23 +145,21 @@ class Measured(OneDensity):
     learns = True
 
     def __init__(self, strata: int, every_steps: int) -> None:
-        self._borders = torch.linspace(0, 1, strata + 1)
-        self._spread = torch.ones(strata)
-        self._spec = ProbeSpec("gradients", every_steps, borders=tuple(self._borders.tolist()))
+        self._spec, self._spread = _strata(strata, every_steps), torch.ones(strata)
 
     @property
-    def probe(self) -> ProbeSpec:
+    def probe(self) -> GradientSpec:
         return self._spec
 
     @property
     def current(self) -> Density:
-        return Table(self._borders, self._spread)
+        return Table(torch.tensor(self._spec.borders), self._spread)
 
     def learn(self, feedback: Feedback) -> Metrics:
-        if feedback.signal is None:
+        if not isinstance(feedback.signal, GradientSignal):
             return {}
         self._spread = self._spread.clone()
-        self._spread[self._spec.stratum(feedback.tick.step)] = feedback.signal.values["spread"]
+        self._spread[feedback.signal.stratum] = feedback.signal.halves.diff(dim=0).norm()
         return {"spread": self._spread.mean()}
 
     def state_dict(self) -> State:
@@ -163,13 +174,13 @@ def _spread(u: Tensor) -> Tensor:
     return 0.02 + torch.exp(-(((u - 0.7) / 0.06) ** 2))
 
 
-def _probe(spec: ProbeSpec, step: int) -> Signal | None:
+def _probe(spec: GradientSpec, step: int) -> GradientSignal | None:
     """A probe without a model: the mean of the truth over the stratum whose turn it is."""
     if not spec.due(step):
         return None
     turn = spec.stratum(step)
     u = torch.linspace(spec.borders[turn], spec.borders[turn + 1], 50)
-    return Signal(spec.kind, {"spread": _spread(u).mean()})
+    return GradientSignal(turn, torch.stack([torch.zeros(1), _spread(u).mean()[None]]), images=1)
 
 
 def _run(sampler: TimestepSampler, steps: int = 60) -> Tensor:
@@ -235,5 +246,5 @@ def test_a_measured_sampler_keeps_the_objective_when_corrected(name: str) -> Non
 def test_between_measurements_nothing_is_learned() -> None:
     sampler = Measured(4, every_steps=3)
     asked = [step for step in range(12) if _probe(sampler.probe, step) is not None]
-    assert asked == [0, 3, 6, 9]
+    assert asked == [2, 5, 8, 11]
     assert sampler.learn(Feedback(Tick(step=1), torch.zeros(1), torch.zeros(1), torch.zeros(1))) == {}

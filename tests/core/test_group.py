@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 import stepwell
 from stepwell.core.errors import Unsupported
-from stepwell.core.feedback import Feedback, Signal
+from stepwell.core.feedback import DecreaseSignal, Feedback
 from stepwell.core.group import Alone, Distributed, worker_group
 from stepwell.core.tick import Tick
 
@@ -37,7 +37,7 @@ def _told(rank: int) -> Feedback:
         plain=values.half(),
         weighted=(2 * values).requires_grad_(),
         action=torch.full((3, 2), float(rank)),
-        signal=Signal("decrease", {"fall": torch.tensor([1.0, 2.0]) * (rank + 1)}),
+        signal=DecreaseSignal(row=torch.tensor([1.0, 2.0]), rewards=torch.ones(6, 2)),
     )
 
 
@@ -74,7 +74,7 @@ def _work(rank: int, folder: str) -> None:
         "strided": group.gather(torch.arange(6).view(2, 3).t() + 10 * rank),
         "feedback": {name: getattr(gathered, name).detach() for name in ("u", "plain", "weighted", "action")},
         "step": gathered.tick.step,
-        "fall": gathered.signal.values["fall"],
+        "row": gathered.signal.row,
         "learners": {name: _trained(name, group) for name in LEARNERS},
     }
     torch.save(results, Path(folder) / f"{rank}.pt")
@@ -114,7 +114,7 @@ def test_gathered_feedback_is_the_same_on_both_ranks(ranks: list[dict[str, Any]]
         assert torch.equal(told["plain"], values)
         assert torch.equal(told["weighted"], 2 * values)
         assert told["action"].tolist() == [[0.0, 0.0]] * 3 + [[1.0, 1.0]] * 3
-        assert found["fall"].tolist() == [1.5, 3.0]
+        assert found["row"].tolist() == [1.0, 2.0], "probes reduce their own signals"
         assert found["step"] == 4
 
 
@@ -148,7 +148,6 @@ def test_a_group_of_one_does_nothing() -> None:
     assert group.mean(value) is value
     assert group.gather(value) is value
     assert told.gathered(group) is told
-    assert told.signal.reduced(group) == told.signal
 
 
 def test_without_a_process_group_there_is_one_worker() -> None:

@@ -17,7 +17,7 @@ from oracles import OptimalDenoiser, optimal_loss, reference_times
 import stepwell
 from stepwell.catalogue.entries import WEIGHTINGS
 from stepwell.core.errors import InvalidParameter
-from stepwell.evaluate.bands import BandLosses, HeldOutLoss, select
+from stepwell.evaluate.bands import BandLosses, HeldOutLoss
 
 STD, COUNT, DIMENSIONS, SIGMAS = 0.7, 600, 64, 6
 PROCESSES = {
@@ -193,6 +193,6 @@ def test_bad_input_says_what_would_work():
     with pytest.raises(InvalidParameter, match="bands"):
         HeldOutLoss(process, images(4), bands=0)
     with pytest.raises(InvalidParameter, match="one entry per example"):
-        select("a text", slice(0, 1))
+        HeldOutLoss(process, images(4), "a text")(lambda x, time, condition: x)
     with pytest.raises(InvalidParameter, match="as large"):
         HeldOutLoss(process, images(4))(lambda x, time, condition: x[:, :5])

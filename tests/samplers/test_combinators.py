@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,7 +15,8 @@ from torch import Tensor
 import stepwell
 from stepwell.core.density import Density, Uniform, edges
 from stepwell.core.errors import InvalidParameter, Unsupported
-from stepwell.core.feedback import Feedback, ProbeSpec, Signal
+from stepwell.core.feedback import Feedback, GradientSignal
+from stepwell.core.probe_spec import DecreaseSpec, GradientSpec, ProbeSpec
 from stepwell.core.sampler import Metrics, TimestepSampler
 from stepwell.core.tick import Tick
 from stepwell.samplers.static import Static
@@ -407,17 +409,19 @@ PLACES: dict[str, Callable[[float], float]] = {"within": lambda u: 0.5 + u / 2, 
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_a_probe_is_asked_for_in_the_outer_coordinate(name: str) -> None:
     at = PLACES.get(name, lambda u: u)
-    strata = ProbeSpec("gradients", 3, borders=(0.0, 0.25, 0.5, 1.0))
-    times = ProbeSpec("decrease", 40, subset=(0.1, 0.6))
-    for spec in (strata, times):
-        asked = WRAPPERS[name](Listening(spec)).probe
-        assert (asked.kind, asked.every_steps) == (spec.kind, spec.every_steps)
-        assert asked.borders == pytest.approx(tuple(map(at, spec.borders)))
-        assert asked.subset == pytest.approx(tuple(map(at, spec.subset)))
+    strata = GradientSpec(3, "vlb", borders=(0.0, 0.25, 0.5, 1.0), images=5, preconditioned=False)
+    asked = WRAPPERS[name](Listening(strata)).probe
+    assert asked.borders == pytest.approx(tuple(map(at, strata.borders)))
+    assert replace(asked, borders=strata.borders) == strata
+    times = DecreaseSpec(40, subset=(0.1, 0.6), grid=(0.0, 0.25, 0.75), train_mode=True)
+    asked = WRAPPERS[name](Listening(times)).probe
+    assert asked.subset == pytest.approx(tuple(map(at, times.subset)))
+    assert asked.grid == pytest.approx(tuple(map(at, times.grid)))
+    assert replace(asked, subset=times.subset, grid=times.grid) == times
 
 
 def test_a_probe_goes_through_two_coordinates() -> None:
-    spec = ProbeSpec("gradients", 3, borders=(0.0, 0.5, 1.0))
+    spec = GradientSpec(3, borders=(0.0, 0.5, 1.0))
     both = stepwell.within(stepwell.shift(Listening(spec), 3.0, LINEAR), 0.5, 1.0)
     assert both.probe.borders == pytest.approx((0.5, 0.5 + _shifted(0.5) / 2, 1.0))
 
@@ -429,7 +433,7 @@ def test_no_probe_stays_no_probe(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in WRAPPERS if name != "within"])
 def test_signals_and_losses_reach_the_sampler_inside(name: str) -> None:
-    listening, signal = Listening(), Signal("gradients", {"variance": torch.arange(3.0)})
+    listening, signal = Listening(), GradientSignal(1, torch.ones(2, 3), images=8)
     losses = torch.rand(4, generator=torch.Generator().manual_seed(0))
     WRAPPERS[name](listening).learn(feedback(edges(4)[:-1].float(), losses, Tick(step=3), signal))
     heard = listening.heard[0]
@@ -437,6 +441,22 @@ def test_signals_and_losses_reach_the_sampler_inside(name: str) -> None:
     assert heard.tick == Tick(step=3)
     assert torch.equal(heard.plain, losses)
     assert torch.equal(heard.weighted, losses)
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+@pytest.mark.parametrize("from_losses", [True, False])
+def test_what_a_sampler_learns_from_shows_through(name: str, from_losses: bool) -> None:
+    listening = Listening()
+    listening.learns_from_losses = from_losses
+    wrapped = WRAPPERS[name](listening)
+    assert (wrapped.learns, wrapped.learns_from_losses) == (True, from_losses)
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_a_portrait_shows_through(name: str) -> None:
+    listening = Listening()
+    listening.portrait = lambda: {"matrix": torch.eye(2)}
+    assert torch.equal(WRAPPERS[name](listening).portrait()["matrix"], torch.eye(2))
 
 
 @pytest.mark.parametrize("name", WRAPPERS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -15,16 +16,22 @@ from stepwell.recipes.load import load
 from stepwell.recipes.run import run_recipe
 from stepwell.train import checkpoint, loop
 
+LEARNED: list[dict[str, Any]] = [
+    {"method": "neyman:strata=3,every_steps=2,images=2", "batch": 8},
+    {"method": "neyman:strata=3,every_steps=2,images=4+min-snr", "batch": 4},
+    {"method": "alignment:strata=3,every_steps=2,images=2", "batch": 8},
+    {"method": "alignment:strata=3,every_steps=2,images=4", "batch": 4},
+]
+"""At batch 4 a probe's 8 images come from two steps: the pool has to be in the checkpoint."""
+
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small_run(tmp_path_factory.mktemp("whole") / "run")
 
 
-@pytest.mark.parametrize("stop", [3, 5, 11])
-def test_an_interrupted_run_ends_as_one_that_was_never_stopped(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
-) -> None:
+def stopped_and_resumed(out: Path, stop: int, **changes: Any) -> list[str]:
+    """A run that was interrupted in one step and then run again; what it said until it stopped."""
     said: list[str] = []
     real = loop.train_step
 
@@ -33,12 +40,40 @@ def test_an_interrupted_run_ends_as_one_that_was_never_stopped(
             os.kill(os.getpid(), signal.SIGINT)
         return real(training, step)
 
-    monkeypatch.setattr(loop, "train_step", interrupted)
-    assert run_recipe(load("fashion16", words(tmp_path / "run")), say=said.append).step == stop
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "train_step", interrupted)
+        assert run_recipe(load("fashion16", words(out, **changes)), say=said.append).step == stop
+    small_run(out, **changes)
+    return said
+
+
+@pytest.mark.parametrize("stop", [3, 5, 11])
+def test_an_interrupted_run_ends_as_one_that_was_never_stopped(
+    whole: Path, tmp_path: Path, stop: int
+) -> None:
+    said = stopped_and_resumed(tmp_path / "run", stop)
     assert any("Run the same command again" in line for line in said)
-    monkeypatch.undo()
-    small_run(tmp_path / "run")
     assert_same_run(whole, tmp_path / "run")
+
+
+@pytest.mark.parametrize("changes", LEARNED, ids=lambda changes: f"{changes['method']}-{changes['batch']}")
+def test_samplers_that_measure_resume_exactly(tmp_path: Path, changes: dict[str, Any]) -> None:
+    small_run(tmp_path / "whole", **changes)
+    # Right before a probe, which then needs what its pool held, and right after one, whose metrics stand.
+    for stop in (8, 7):
+        stopped_and_resumed(tmp_path / f"run-{stop}", stop, **changes)
+        assert_same_run(tmp_path / "whole", tmp_path / f"run-{stop}")
+    last = records_without_clock(tmp_path / "whole")[-2]
+    assert last["kind"] == "train"
+    assert last["sampler/strata_seen"] == 1.0, "otherwise nothing was learned that a resume could lose"
+
+
+def test_the_samplers_seconds_go_on_after_a_resume(tmp_path: Path) -> None:
+    stopped_and_resumed(tmp_path / "run", 7, **LEARNED[0])
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    seconds = [line["sampler_seconds"] for line in lines if line["kind"] == "train"]
+    assert len(seconds) == SMALL["steps"]
+    assert seconds == sorted(seconds)
 
 
 def test_another_seed_is_another_run(whole: Path, tmp_path: Path) -> None:

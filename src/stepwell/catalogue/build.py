@@ -8,7 +8,7 @@ from typing import Any
 
 from stepwell.catalogue.entries import SHAPING
 from stepwell.catalogue.entry import Entry
-from stepwell.catalogue.find import find
+from stepwell.catalogue.find import find, split_spec
 from stepwell.core import require
 from stepwell.core.density import Uniform
 from stepwell.core.errors import InvalidParameter, Unsupported, unknown
@@ -39,6 +39,12 @@ def weighting(name: str, **parameters: Any) -> Weighting:
     entry = find("weighting", name)
     built: Weighting = _call(entry, {}, _translated(entry, parameters, {}))
     return built
+
+
+def weighting_of(spec: str) -> Weighting:
+    """The weighting of NAME or NAME:key=value,..."""
+    name, given = split_spec(spec)
+    return weighting(name, **given)
 
 
 def sampler(name: str, process: NoiseProcess | str | Any, **parameters: Any) -> TimestepSampler:
@@ -98,7 +104,8 @@ def _shaped(
     limits = _limits(process, shaping)
     if limits is not None:
         result = within(result, *limits)
-    if shaping.get("stratified"):
+    spreads = shaping.get("stratified")
+    if entry.stratified if spreads is None else spreads:
         result = stratified(result)
     corrects = shaping.get("unbiased")
     if entry.unbiased if corrects is None else corrects:

@@ -96,6 +96,15 @@ _LOSS_EMA = (
     Parameter("decay", 0.999, "memory of the running mean, per example"),
 )
 
+_STRATA = (
+    Parameter("strata", 20, "parts of time, each as likely under the objective"),
+    Parameter("every_steps", 16, "optimizer steps from one stratum's measurement to the next stratum's"),
+    Parameter("images", 16, "examples in each of the two halves, over all ranks"),
+    Parameter("decay", 0.7, "memory of the running means, per measurement of a stratum"),
+)
+_METRIC = Parameter("metric", "adam", "measure gradients in Adam's preconditioner, or plain")
+_METRIC_PLAIN = Parameter("metric", "plain", "plain, or adam: in Adam's preconditioner")
+
 SAMPLERS = (
     Entry(
         "sampler",
@@ -219,12 +228,106 @@ SAMPLERS = (
     ),
     Entry(
         "sampler",
+        "loss-root",
+        "stepwell.samplers.loss_ema:loss_root",
+        "in proportion to weight x root of the loss: neyman without gradients",
+        "Stepwell; after Katharopoulos and Fleuret 2018 (gradient at the output)",
+        (*_LOSS_EMA, Parameter("uniform_share", 0.1, "share of the reference's own draws")),
+        learns=True,
+        stratified=True,
+        unbiased=True,
+    ),
+    Entry(
+        "sampler",
         "info-noise",
         "stepwell.samplers.info_noise:info_noise",
         "where noise destroys information fastest, from the losses (I-MMSE)",
         "Raya et al. 2026 (InfoNoise, arXiv 2602.18647)",
         _LOSS_EMA,
         aliases=("infonoise",),
+        learns=True,
+    ),
+    Entry(
+        "sampler",
+        "neyman",
+        "stepwell.samplers.gradient_spread:neyman",
+        "in proportion to the gradient's standard deviation: least noise for the same objective",
+        "Stepwell; Neyman 1934 (optimum allocation)",
+        (*_STRATA, Parameter("floor", 0.2, "share of the reference's own draws"), _METRIC),
+        learns=True,
+        stratified=True,
+        unbiased=True,
+    ),
+    Entry(
+        "sampler",
+        "gradient-variance",
+        "stepwell.samplers.gradient_spread:gradient_variance",
+        "in proportion to the gradient's variance, objective not kept: a control",
+        "Kim et al. 2025, Table 4",
+        (*_STRATA, Parameter("floor", 0.0, "share of the reference's own draws"), _METRIC_PLAIN),
+        learns=True,
+    ),
+    Entry(
+        "sampler",
+        "alignment",
+        "stepwell.samplers.alignment:alignment",
+        "where an update lowers the target most, to first order",
+        "Stepwell; the goal of Kim et al. 2025",
+        (
+            *_STRATA,
+            Parameter("floor", 0.2, "share of the reference's own draws"),
+            Parameter(
+                "target", "vlb", "the weighting whose objective should fall: vlb (the bound), simple, ..."
+            ),
+            _METRIC,
+        ),
+        learns=True,
+        stratified=True,
+    ),
+    Entry(
+        "sampler",
+        "beta-policy",
+        "stepwell.samplers.beta_policy:beta_policy",
+        "a policy network chooses a Beta density for every example, and learns from what updates achieve",
+        "Kim et al. 2025 (Adaptive Non-uniform Timestep Sampling, CVPR)",
+        (
+            Parameter(
+                "credit",
+                "decrease",
+                "decrease: each example is paid its own measured fall (the paper); alignment: each timestep its gain",
+            ),
+            Parameter(
+                "target", None, "the weighting whose objective should fall; None: vlb, the paper's bound"
+            ),
+            Parameter(
+                "every_steps", None, "optimizer steps between policy updates; None: 40, or 10 for alignment"
+            ),
+            Parameter("queue", 20, "rows of measured decrease that the subset is chosen from"),
+            Parameter("subset", 3, "timesteps that stand for all in the reward, or all"),
+            Parameter("selection", "f", "how they are chosen: f (the paper), forward, random or grid"),
+            Parameter(
+                "grid", None, "timesteps in a row; None: 50, since neighbours fall alike, or all as_published"
+            ),
+            Parameter(
+                "entropy", None, "weight of the bonus for broad densities; None: 1e-2, or 1 for alignment"
+            ),
+            Parameter(
+                "learning_rate",
+                None,
+                "of the policy; None: 1e-2, on cosine-like schedules 1e-3 (the paper), 3e-2 for alignment",
+            ),
+            Parameter("clip", 1.0, "largest norm of the policy's gradient"),
+            Parameter(
+                "hidden",
+                None,
+                "width of the policy's MLP; None: 128 (the paper), 256 as_published (the code)",
+            ),
+            Parameter("conditional", True, "whether the density depends on the example"),
+            Parameter("floor", None, "share of the reference's own draws; None: 0.1, or 0 as_published"),
+            Parameter(
+                "as_published", False, "what the official code does wherever it differs from the paper"
+            ),
+        ),
         learns=True,
     ),
 )
@@ -285,7 +388,11 @@ WEIGHTINGS = (
         "the variational bound's own weight",
         "Ho et al. 2020; Kim et al. 2025, Eq. 7",
         (
-            Parameter("variance", "fixed-large", "of the reverse step: fixed-large or fixed-small"),
+            Parameter(
+                "variance",
+                "fixed-large",
+                "of the reverse step: fixed-large, fixed-small, or fixed-large-clipped (t = 0 as Kim et al.'s code)",
+            ),
             Parameter("cap", 1.0, "largest weight: cosine's t = 999 alone is 97 % of the sum; None: no cap"),
         ),
     ),
@@ -312,7 +419,7 @@ SHAPING = (
     Parameter("within", None, "(low, high): the whole density inside this range of unit time"),
     Parameter("min_timestep", None, "the same range in timesteps, lower end"),
     Parameter("max_timestep", None, "upper end, excluded"),
-    Parameter("stratified", False, "spread draws evenly over batch, ranks and accumulation"),
+    Parameter("stratified", None, "spread draws evenly over batch, ranks and accumulation"),
     Parameter("unbiased", None, "correct by reference / density, so that the objective is kept"),
 )
 """Keywords that every sampler takes: each is a combinator, applied in this order."""

@@ -39,6 +39,8 @@ class Entry:
     spellings: Mapping[str, str] = field(default_factory=dict)
     """Other tools' names for the parameters."""
     learns: bool = False
+    stratified: bool = False
+    """Whether its draws are spread evenly over the batch unless asked otherwise."""
     unbiased: bool = False
     """Whether the sampler is corrected by reference / density unless asked otherwise."""
 

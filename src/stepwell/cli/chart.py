@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, TextIO
@@ -37,6 +38,13 @@ def text(profile: Profile, fancy: bool = True) -> str:
     return "\n".join(lines)
 
 
+def bars(title: str, values: Sequence[float], borders: Sequence[float], last: str, fancy: bool = True) -> str:
+    """Values between borders of unit time, each as wide as its part of time; `last` names the noise end."""
+    middles = ((column + 0.5) / _COLUMNS for column in range(_COLUMNS))
+    columns = [values[bisect(borders, middle) - 1] for middle in middles]
+    return "\n".join([*_plot(title, columns, fancy), _ends(_COLUMNS, last)])
+
+
 def _plot(title: str, values: Sequence[float], fancy: bool) -> list[str]:
     columns = _binned(values, min(_COLUMNS, len(values)))
     top = max(columns) or 1.0
@@ -56,8 +64,15 @@ def _binned(values: Sequence[float], count: int) -> list[float]:
 
 
 def _axis(profile: Profile) -> str:
-    width = min(_COLUMNS, len(profile.u))
-    last = f"{profile.timesteps - 1} noise" if profile.timesteps else "1 noise"
+    return _ends(min(_COLUMNS, len(profile.u)), last_time(profile.timesteps))
+
+
+def last_time(timesteps: int | None) -> str:
+    """The name of the noise end."""
+    return f"{timesteps - 1} noise" if timesteps else "1 noise"
+
+
+def _ends(width: int, last: str) -> str:
     return f"{'':9}{'data 0':<{max(width - len(last), 7)}}{last}"
 
 

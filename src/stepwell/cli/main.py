@@ -8,10 +8,10 @@ import sys
 from collections.abc import Sequence
 
 import stepwell
-from stepwell.cli import cp, evaluate, export, generate, ls, show, train
+from stepwell.cli import analyze, cp, evaluate, export, generate, ls, show, train
 from stepwell.core.errors import StepwellError
 
-VERBS = (ls, show, cp, train, generate, evaluate, export)
+VERBS = (ls, show, cp, train, generate, evaluate, analyze, export)
 
 
 def parser() -> argparse.ArgumentParser:

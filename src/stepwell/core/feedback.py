@@ -1,67 +1,45 @@
-"""What a sampler may ask to be measured, and what it hears back: plain values, no model, no weighting."""
+"""What a sampler hears back: plain values, no model, no weighting."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import Literal
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from stepwell.core import require
 from stepwell.core.errors import InvalidParameter
 from stepwell.core.group import WorkerGroup
 from stepwell.core.shapes import PerExample
 from stepwell.core.tick import Tick
 
-ProbeKind = Literal["gradients", "decrease"]
-
 
 @dataclass(frozen=True, slots=True)
-class ProbeSpec:
-    """What a sampler wants measured, and how often; the sampler owns these numbers, nobody else.
+class GradientSignal:
+    """The gradients of one stratum; equal on every rank."""
 
-    `gradients` measures strata between `borders` of unit time, one a step, round-robin.
-    `decrease` measures the fall of the loss over one update at the times `subset`.
+    stratum: int
+    halves: Tensor
+    """[2, d]: sketches of the mean gradient of two halves of different images.
+
+    The first is of the loss that is trained, the second of the target; inner products are those of the
+    gradients (in Adam's metric, if the spec says so).
     """
-
-    kind: ProbeKind
-    every_steps: int
-    borders: tuple[float, ...] = ()
-    subset: tuple[float, ...] = ()
-
-    def __post_init__(self) -> None:
-        require.one_of("probe kind", self.kind, ("gradients", "decrease"))
-        require.count("every_steps", self.every_steps)
-        where = self.borders if self.kind == "gradients" else self.subset
-        name, least = ("borders", 2) if self.kind == "gradients" else ("subset", 1)
-        if len(where) < least:
-            raise InvalidParameter(f"a {self.kind} probe needs at least {least} {name}.")
-        rising = all(a < b for a, b in pairwise(self.borders))
-        if not rising or any(not 0 <= u <= 1 for u in self.borders + self.subset):
-            raise InvalidParameter(f"the {name} of a probe must lie in [0, 1] and borders must rise.")
-
-    def due(self, step: int) -> bool:
-        """Whether to measure at this step: from the counter alone, so that all ranks agree."""
-        return step % self.every_steps == 0
-
-    def stratum(self, step: int) -> int:
-        """The stratum whose turn it is at a step that is due."""
-        return (step // self.every_steps) % (len(self.borders) - 1)
+    images: int
+    """In each half."""
 
 
 @dataclass(frozen=True, slots=True)
-class Signal:
-    """What a probe measured: named tensors, equal on every rank once reduced."""
+class DecreaseSignal:
+    """How much one update lowered the target's loss; equal on every rank."""
 
-    kind: ProbeKind
-    values: Mapping[str, Tensor]
+    row: Tensor
+    """[G]: of one example, at the times of the spec's grid."""
+    rewards: Tensor
+    """[B, S]: of every example of the micro-batch drawn last, over all ranks, at the spec's subset."""
 
-    def reduced(self, group: WorkerGroup) -> Signal:
-        """The mean over the worker group."""
-        return replace(self, values={name: group.mean(value) for name, value in self.values.items()})
+
+Signal: TypeAlias = GradientSignal | DecreaseSignal
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +49,11 @@ class Feedback:
     tick: Tick
     u: PerExample
     plain: PerExample
-    """[B]: the loss on the network's own target, without weighting or correction."""
+    """[B]: the loss on the network's own target, without weighting or correction; NaN if unobserved."""
     weighted: PerExample
     """[B]: the loss times the weighting, without correction."""
     action: Tensor | None = None
+    """[B, ...]: what the draw of the last micro-batch handed out."""
     signal: Signal | None = None
     counts: Tensor | None = None
     """[B] bool: which examples lie where the sampler draws; None: all."""
@@ -94,5 +73,4 @@ class Feedback:
         both = group.gather(torch.stack([self.u, self.plain.to(self.u), self.weighted.to(self.u)], dim=1))
         u, plain, weighted = both.unbind(dim=1)
         action = None if self.action is None else group.gather(self.action)
-        signal = None if self.signal is None else self.signal.reduced(group)
-        return replace(self, u=u, plain=plain, weighted=weighted, action=action, signal=signal)
+        return replace(self, u=u, plain=plain, weighted=weighted, action=action)

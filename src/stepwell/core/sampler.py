@@ -11,7 +11,8 @@ from torch import Tensor
 
 from stepwell.core.density import Density, edges
 from stepwell.core.errors import StateMismatch
-from stepwell.core.feedback import Feedback, ProbeSpec
+from stepwell.core.feedback import Feedback
+from stepwell.core.probe_spec import ProbeSpec
 from stepwell.core.process import NoiseProcess
 from stepwell.core.shapes import PerExample
 from stepwell.core.tick import Tick
@@ -44,6 +45,8 @@ class TimestepSampler(ABC):
     """The density that the corrections restore; None if there are none."""
     learns: bool = False
     """Whether `learn` does anything: if not, nobody has to gather feedback for it."""
+    learns_from_losses: bool = True
+    """Whether it learns in every update; if not, only when its probe has measured."""
 
     @property
     def probe(self) -> ProbeSpec | None:
@@ -73,6 +76,10 @@ class TimestepSampler(ABC):
     def masses(self, borders: Tensor) -> Tensor:
         """The mass [K] between neighbours of rising borders [K + 1], now."""
         return self.cdf(borders).diff()
+
+    def portrait(self) -> Mapping[str, Tensor]:
+        """What is worth keeping beside the density, such as a matrix: recorded with every evaluation."""
+        return {}
 
     @abstractmethod
     def learn(self, feedback: Feedback) -> Metrics:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 from stepwell.catalogue.build import weighting
 from stepwell.catalogue.entries import WEIGHTINGS
 from stepwell.core import require
+from stepwell.core.condition import select
 from stepwell.core.density import edges, inside
 from stepwell.core.errors import InvalidParameter, Unsupported
 from stepwell.core.process import NoiseProcess
@@ -125,25 +125,6 @@ def on_target(denoiser: Denoiser) -> Denoiser:
         return answer
 
     return call
-
-
-def select(condition: Any, rows: slice) -> Any:
-    """The conditions of some examples: of a tensor [N, ...], or of all in a dataclass, mapping or tuple."""
-    if condition is None:
-        return None
-    if isinstance(condition, Tensor):
-        return condition[rows]
-    if is_dataclass(condition) and not isinstance(condition, type):
-        held = {part.name: getattr(condition, part.name) for part in fields(condition)}
-        return replace(condition, **select(held, rows))
-    if isinstance(condition, Mapping):
-        return {key: select(value, rows) for key, value in condition.items()}
-    if isinstance(condition, (tuple, list)):
-        return tuple(select(value, rows) for value in condition)
-    raise InvalidParameter(
-        "a condition must be a tensor with one entry per example, or a dataclass, mapping or tuple of such, "
-        f"not {type(condition).__name__}."
-    )
 
 
 def _meaningful(process: NoiseProcess) -> dict[str, Weighting]:

@@ -40,7 +40,7 @@ class DiscreteProcess(NoiseProcess):
         self._log_snr = Lookup(log_snr)
         self._rate = Lookup(_slope(log_snr))
         self._factor = Lookup(NoiseProcess.eps_factor(self, self.grid()))
-        self._bound = {name: Lookup(bound(kept)) for name, bound in BOUNDS.items()}
+        self._bound = {name: Lookup(bound(kept)) for name, bound in COEFFICIENTS.items()}
 
     def __repr__(self) -> str:
         return f"DiscreteProcess(timesteps={self.timesteps}, prediction={self.prediction!r})"
@@ -92,7 +92,7 @@ class DiscreteProcess(NoiseProcess):
         return self._centre(torch.searchsorted(-middle, -log_snr.contiguous())).to(log_snr)
 
     def bound_coefficient(self, u: PerExample, variance: str) -> PerExample:
-        require.one_of("variance", variance, tuple(BOUNDS))
+        require.one_of("variance", variance, tuple(COEFFICIENTS))
         return self._bound[variance].at(self.index(u), u.dtype)
 
 
@@ -123,6 +123,13 @@ def _fixed_small(kept: Tensor) -> Tensor:
     return beta**2 / (2 * posterior * alpha * (1 - kept))
 
 
+def _fixed_large_clipped(kept: Tensor) -> Tensor:
+    """fixed-large, but t = 0 borrows the posterior's variance of t = 1, as Kim et al.'s code measures it."""
+    coefficient = _fixed_large(kept)
+    coefficient[0] = _fixed_small(kept)[0]
+    return coefficient
+
+
 def _alpha_beta(kept: Tensor) -> tuple[Tensor, Tensor]:
     before = torch.cat([kept.new_ones(1), kept[:-1]])
     alpha = kept / before
@@ -134,6 +141,8 @@ BOUNDS: dict[str, Callable[[Tensor], Tensor]] = {
     "fixed-small": _fixed_small,
 }
 """The variances of the reverse step, and c_t [T] under each (Kim et al. 2025, Eq. 7)."""
+COEFFICIENTS = {**BOUNDS, "fixed-large-clipped": _fixed_large_clipped}
+"""c_t that can be asked for: one more is no bound, but what a published code has."""
 
 
 def straight(

@@ -125,7 +125,8 @@ def training_of(made: Experiment, accelerator: Accelerator) -> Training:
         made.process,
         made.objective.weighting,
         loss_at=loss_at,
-        parameters=bare.parameters,
+        optimizer=optimizer,
+        network=bare,
         group=worker_group(),
     )
     return Training(

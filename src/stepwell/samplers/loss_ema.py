@@ -31,8 +31,25 @@ def loss_ema(
     return mix(sampler, Static(Uniform(), "uniform"), uniform_share)
 
 
+def loss_root(
+    process: NoiseProcess, bins: int = 100, decay: float = 0.999, uniform_share: float = 0.1
+) -> TimestepSampler:
+    """p in proportion to weight x sqrt(mean loss): the norm of the gradient at the network's output.
+
+    Neyman's allocation for nothing, where the network's Jacobian is alike at all times.
+    """
+    borders = log_snr_bins(process, bins)
+    sampler = LossEma("loss-root", borders, process.reference.masses(borders), decay, _output_gradient, 0.5)
+    return mix(sampler, Static(process.reference, "reference"), uniform_share)
+
+
 def _weighted(feedback: Feedback) -> Tensor:
     return feedback.weighted
+
+
+def _output_gradient(feedback: Feedback) -> Tensor:
+    """The squared norm of d(weighted loss) / d(output), up to a constant: weight^2 x loss."""
+    return feedback.weighted.square() / feedback.plain.clamp(min=1e-30)
 
 
 def log_snr_bins(process: NoiseProcess, bins: int) -> Tensor:
@@ -60,7 +77,7 @@ def _between(start: Tensor, end: Tensor, bins: int) -> Tensor:
 
 
 class LossEma(OneDensity):
-    """Masses = measure [K] x running mean of what `read` takes from the feedback.
+    """Masses = measure [K] x (running mean of what `read` takes from the feedback) ^ power.
 
     The mean decays per example and is debiased; bins without examples stand at the average.
     """
@@ -74,8 +91,9 @@ class LossEma(OneDensity):
         measure: Tensor,
         decay: float,
         read: Callable[[Feedback], PerExample],
+        power: float = 1.0,
     ) -> None:
-        self._decay, self._read = require.between("decay", decay, 0, 1 - 1e-9), read
+        self._decay, self._read, self._power = require.between("decay", decay, 0, 1 - 1e-9), read, power
         # Bins of another process are another sampler, however many they are.
         self.label = f"{label}(bins={len(measure)}, decay={decay:g}, over={fingerprint(borders, measure)})"
         self._measure = measure.float()
@@ -89,7 +107,7 @@ class LossEma(OneDensity):
         average = (self._mean.sum() + tiny) / (self._seen.sum() + tiny)
         loss = torch.where(self._seen > 0, self._mean / self._seen.clamp(min=tiny), average)
         # Losses of exactly 0 everywhere would leave no mass at all.
-        self._table = Table(self._borders, self._measure * loss.clamp(min=1e-30))
+        self._table = Table(self._borders, self._measure * loss.clamp(min=1e-30) ** self._power)
 
     @property
     def current(self) -> Density:

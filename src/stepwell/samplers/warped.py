@@ -9,7 +9,8 @@ from torch import Tensor
 
 from stepwell.core.density import inside
 from stepwell.core.errors import Unsupported
-from stepwell.core.feedback import Feedback, ProbeSpec
+from stepwell.core.feedback import Feedback
+from stepwell.core.probe_spec import ProbeSpec, Times
 from stepwell.core.process import NoiseProcess
 from stepwell.core.sampler import Draw, Metrics, TimestepSampler
 from stepwell.core.shapes import PerExample
@@ -45,9 +46,10 @@ class Warped(Wrapped):
         spec = self.sampler.probe
         if spec is None:
             return None
-        return replace(spec, borders=self._outside(spec.borders), subset=self._outside(spec.subset))
+        mapped: ProbeSpec = spec.mapped(self._outside)
+        return mapped
 
-    def _outside(self, times: tuple[float, ...]) -> tuple[float, ...]:
+    def _outside(self, times: Times) -> Times:
         return tuple(self._warp.forward(torch.tensor(times, dtype=torch.float64)).tolist())
 
     def place(self, v: PerExample, x0: Tensor, tick: Tick) -> Draw:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from torch import Tensor
 
 from stepwell.core.errors import Unsupported
-from stepwell.core.feedback import Feedback, ProbeSpec
+from stepwell.core.feedback import Feedback
+from stepwell.core.probe_spec import ProbeSpec
 from stepwell.core.sampler import Metrics, State, TimestepSampler, matching
 
 
@@ -13,7 +16,8 @@ class Wrapped(TimestepSampler):
     """A sampler around another; a combinator says only what it changes. `label` guards the state dict."""
 
     def __init__(self, sampler: TimestepSampler, label: str) -> None:
-        self.sampler, self.label, self.learns = sampler, label, sampler.learns
+        self.sampler, self.label = sampler, label
+        self.learns, self.learns_from_losses = sampler.learns, sampler.learns_from_losses
 
     def __repr__(self) -> str:
         return f"{self.label}({self.sampler!r})"
@@ -30,6 +34,9 @@ class Wrapped(TimestepSampler):
 
     def reaches(self, u: Tensor) -> Tensor:
         return self.sampler.reaches(u)
+
+    def portrait(self) -> Mapping[str, Tensor]:
+        return self.sampler.portrait()
 
     def learn(self, feedback: Feedback) -> Metrics:
         return self.sampler.learn(feedback)

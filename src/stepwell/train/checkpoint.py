@@ -86,7 +86,7 @@ def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def _steps(folder: Path) -> Iterator[int]:
-    for path in folder.iterdir():
+    for path in folder.iterdir() if folder.is_dir() else ():
         matched = _NAME.fullmatch(path.name)
         if matched:
             yield int(matched[1])

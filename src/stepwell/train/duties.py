@@ -56,9 +56,13 @@ class Duties:
             "gradient_norm": float(report.gradient_norm),
             "learning_rate": self.training.warm_up.at(self.at.step - 1),
             **{f"sampler/{name}": float(value) for name, value in report.sampler.items()},
+            "sampler_seconds": self.training.pacer.seconds,
         }
         self.run.record({"kind": "train", **self._position(), **values})
         self.hooks.track(values, self.at.step)
+        for message in self.at.diagnostics.hear(values):
+            self.run.record({"kind": "warning", **self._position(), "message": message})
+            self.hooks.say(f"Warning at step {self.at.step}: {message}")
 
     def evaluate(self) -> None:
         """The averaged weights' held-out losses, and where the sampler looks; the clock stands still."""
@@ -88,6 +92,7 @@ class Duties:
         return {
             "density": [round(height, 6) for height in density.tolist()],
             "effective_weight": [round(weight, 6) for weight in effective.tolist()],
+            **{f"sampler/{name}": value.tolist() for name, value in pacer.sampler.portrait().items()},
         }
 
     def save(self) -> None:
@@ -102,9 +107,11 @@ class Duties:
                     "ema": self.training.ema.average,
                     "optimizer": self.training.optimizer.state_dict(),
                     "pacer": self.training.pacer.state_dict(),
+                    "diagnostics": self.at.diagnostics.state_dict(),
                 }
                 info = {
                     **self._position(),
+                    "sampler_seconds": self.training.pacer.seconds,
                     "metrics_bytes": self.run.metrics_bytes(),
                     "world": self.training.accelerator.num_processes,
                     "data_images": self.plan.data_images,

@@ -71,7 +71,9 @@ def resume(training: Training, run: Run | None, plan: Plan, hooks: Hooks) -> Pos
     if run is not None:
         run.cut_metrics(found.info["metrics_bytes"])
     hooks.say(f"Resumed at step {found.info['step']}.")
-    return Position(found.info["step"], Clock(found.info["seconds"]))
+    at = Position(found.info["step"], Clock(found.info["seconds"]))
+    at.diagnostics.load_state_dict(found.tree.get("diagnostics", {}))
+    return at
 
 
 def checkpoint_folder(training: Training, run: Run | None) -> Path:
@@ -98,3 +100,4 @@ def restore(training: Training, found: checkpoint.Checkpoint) -> None:
     training.optimizer.load_state_dict(to_device(tree["optimizer"], training.accelerator.device))
     training.ema.load(tree["ema"])
     training.pacer.load_state_dict(tree["pacer"])
+    training.pacer.seconds = found.info.get("sampler_seconds", 0.0)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from stepwell.core.errors import StepwellError
+from stepwell.diagnostics import Diagnostics
 from stepwell.runs.clock import Clock
 
 
@@ -45,10 +46,11 @@ class Hooks:
 
 @dataclass
 class Position:
-    """Where training is."""
+    """Where training is, and what it has been warned of."""
 
     step: int
     clock: Clock
+    diagnostics: Diagnostics = field(default_factory=Diagnostics)
 
 
 def due(step: int, every: int) -> bool:

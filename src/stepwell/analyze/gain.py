@@ -1,0 +1,187 @@
+"""How much less noise a better choice of timesteps would leave, and what that is worth: one short probe.
+
+With strata that hold the shares q_i of the objective, and s_i the standard deviation of one example's
+weighted gradient in stratum i, a batch of B drawn stratum by stratum has the variance sum(q s^2) / B if it is
+drawn like the objective, and sum(q s)^2 / B if in proportion to q s (Neyman 1934). For K strata of equal
+shares the ratio is (sum s)^2 / (K sum s^2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stepwell.analyze.jackknife import FEWEST, Estimate, jackknife
+from stepwell.catalogue import build
+from stepwell.catalogue.find import find
+from stepwell.core import require
+from stepwell.core.errors import InvalidParameter, NonFiniteLoss
+from stepwell.core.group import Alone
+from stepwell.core.preconditioner import adam_scale
+from stepwell.core.probe_spec import GradientSpec
+from stepwell.core.random import stream_key
+from stepwell.core.shapes import PerExample
+from stepwell.core.tick import Tick
+from stepwell.data.batches import Batches
+from stepwell.data.source import ImageSource
+from stepwell.probes.gradients import Gradients
+from stepwell.probes.view import Surroundings, Watched
+from stepwell.samplers.strata import strata_spec
+from stepwell.train.step import Training
+from stepwell.weightings import Weighting
+
+Examples = Callable[[Tick], tuple[Tensor, Any]]
+"""Fresh examples [2 n, ...] with their condition, a function of the tick."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much to measure: every round takes 2 x images gradients in each stratum."""
+
+    strata: int = 20
+    rounds: int = 5
+    images: int = 16
+
+    def __post_init__(self) -> None:
+        require.count("rounds", self.rounds, least=FEWEST)
+        require.count("images", self.images)
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What a probe found, all for the model as it is now; gradients are of the weighted loss."""
+
+    borders: tuple[float, ...]
+    """[K + 1]: of the strata, in unit time."""
+    spread: tuple[float, ...]
+    """[K]: the standard deviation of one example's gradient in each stratum, over the mean of all."""
+    shares: tuple[float, ...]
+    """[K]: what each stratum holds of the objective."""
+    metric: str
+    """adam: gradients were measured in the metric of Adam's preconditioner; none: plainly."""
+    batch: int
+    """The batch that the figures below are for."""
+    floor: float
+    """The share of even draws, those of the objective's own density, that `neyman` keeps by default."""
+    ratio: Estimate
+    """(sum q s)^2 / sum q s^2: the variance within strata, drawn in proportion over drawn evenly."""
+    ratio_floored: Estimate
+    """The same for `neyman` with its floor."""
+    between_share: Estimate
+    """The share of even, independent draws' variance that lies between strata: stratified draws have none."""
+    critical_batch: Estimate
+    """tr Cov / |mean|^2 of one example's gradient: in larger batches the signal outweighs the noise."""
+    noise_share: Estimate
+    """f = (tr Cov / B) / (tr Cov / B + |mean|^2): the noise in the second moment of an update."""
+    images_ratio: Estimate
+    """1 - f (1 - r): the images that `neyman` would need, over even draws'; an estimate.
+
+    Steps to a target go like 1 + tr Cov / (B |mean|^2) at the best learning rate (McCandlish et al. 2018,
+    Eq. 2.7, for a Hessian like the identity in this metric), and r is the ratio of the two variances.
+    """
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def gain(
+    training: Training, source: ImageSource, batch: int, effort: Effort, weighting: Weighting | None = None
+) -> Gain:
+    """The gain of a training as it stands, on images it was not necessarily shown; `batch` over all ranks."""
+    if len(source) < 2 * effort.images:
+        raise InvalidParameter(
+            f"{source.name} has {len(source)} images, and two halves of {effort.images} different ones are "
+            f"needed: give at most --images {len(source) // 2}, or more data."
+        )
+    network, seed = training.network, stream_key(training.seed, "gain")
+    network.train()
+    batches = Batches(source, 2 * effort.images, seed)
+
+    def loss_at(x0: Tensor, noise: Tensor, u: PerExample, condition: Any) -> PerExample:
+        return training.objective(network, x0, noise, u, condition).plain
+
+    watched = Watched(
+        training.objective.process,
+        weighting or training.objective.weighting,
+        loss_at,
+        training.optimizer,
+        network,
+        build.weighting_of,
+    )
+    return gain_of(watched, lambda tick: training.encode(batches.at(tick)), batch, effort)
+
+
+def gain_of(watched: Watched, examples: Examples, batch: int, effort: Effort) -> Gain:
+    """The gain of any losses with any optimizer."""
+    spec = strata_spec(watched.process, effort.strata, 1, effort.images, None, "adam")
+    shares = watched.process.reference.masses(torch.tensor(spec.borders, dtype=torch.float64)).double()
+    halves = _halves(watched, examples, spec, effort.rounds)
+    floor = next(p.default for p in find("sampler", "neyman").parameters if p.name == "floor")
+
+    def statistic(rounds: Tensor) -> Tensor:
+        return _figures(halves[rounds], shares, effort.images, batch, floor)
+
+    ratio, floored, between, per_signal, images = jackknife(statistic, effort.rounds)
+    spread = _variances(halves, effort.images).sqrt()
+    per_signal = per_signal.within(0.0, float("inf"))
+    first = watched.optimizer.param_groups[0]["params"][0]
+    return Gain(
+        borders=spec.borders,
+        spread=tuple((spread / (shares @ spread)).tolist()),
+        shares=tuple(shares.tolist()),
+        metric="none" if adam_scale(watched.optimizer, first) is None else "adam",
+        batch=batch,
+        floor=floor,
+        ratio=ratio.within(0.0, 1.0),
+        ratio_floored=floored.within(0.0, 1.0),
+        between_share=between.within(0.0, 1.0),
+        critical_batch=per_signal.mapped(lambda signal: 1 / signal if signal else float("inf")),
+        noise_share=per_signal.mapped(lambda signal: 1 / (1 + batch * signal)),
+        images_ratio=images.within(0.0, 1.0),
+    )
+
+
+def _halves(watched: Watched, examples: Examples, spec: GradientSpec, rounds: int) -> Tensor:
+    """[R, K, 2, d]: sketches of the mean gradients of two halves, in every stratum of every round."""
+    probe, found = Gradients(), list[Tensor]()
+    for step in range(rounds * spec.strata):
+        tick = Tick(step=step)
+        x0, condition = examples(tick)
+        probe.see(x0, condition, spec, 1)
+        signal = probe.after(Surroundings(tick, x0, condition, Alone(), watched), spec)
+        assert signal is not None, "every call brings as many examples as the probe needs"
+        if not bool(signal.halves.isfinite().all()):
+            low, high = spec.borders[signal.stratum : signal.stratum + 2]
+            raise NonFiniteLoss(f"the gradient is not finite between {low:g} and {high:g} of unit time.")
+        found.append(signal.halves.cpu())
+    return torch.stack(found).double().reshape(rounds, spec.strata, 2, -1)
+
+
+def _variances(halves: Tensor, images: int) -> Tensor:
+    """[K]: of one example's gradient, its trace, from halves [R, K, 2, d]."""
+    one, other = halves.unbind(2)
+    # Half the squared distance of two independent means of n is the variance of one of them.
+    return (one - other).square().sum(-1).mean(0) * (images / 2)
+
+
+def _figures(halves: Tensor, shares: Tensor, images: int, batch: int, floor: float) -> Tensor:
+    """[5]: ratio, ratio with a floor, share between strata, |mean|^2 / tr Cov, ratio of images."""
+    variance = _variances(halves, images)
+    spread, within = variance.sqrt(), shares @ variance
+    mean = shares @ spread
+    # Draws there, over even draws: each has to be worth as much less.
+    density = (1 - floor) * spread / mean + floor
+    ratio, floored = mean.square() / within, shares @ (variance / density) / within
+    # Products of different images' means: their noise has no part in the expectation.
+    one, other = halves.mean(0).unbind(1)
+    signal = (shares @ one) @ (shares @ other)
+    between = shares @ (one * other).sum(-1) - signal
+    total = within + between.clamp(min=0)
+    noise = 1 / (1 + batch * (signal / total).clamp(min=0))
+    images_ratio = 1 - noise * (1 - floored * within / total)
+    return torch.stack([ratio, floored, between / total, signal / total, images_ratio])

@@ -1,0 +1,111 @@
+"""Warnings in plain words when what a sampler reports says that it no longer helps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+PATIENCE = 3
+"""Readings in a row that it takes to warn, or to take a warning back: one batch may be a fluke."""
+
+
+@dataclass(frozen=True)
+class Detector:
+    """Alarmed while a metric is beyond `limit`, and calm again once it is back past `calm`."""
+
+    name: str
+    metric: str
+    limit: float
+    calm: float
+    advice: str
+    """With {value}: what was read."""
+
+    def alarmed(self, value: float) -> bool:
+        """Whether the value is beyond the limit, on the side away from `calm`."""
+        return value >= self.limit if self.calm < self.limit else value <= self.limit
+
+    def calmed(self, value: float) -> bool:
+        """Whether the value is as it should be; between the two nothing changes."""
+        return value < self.calm if self.calm < self.limit else value > self.calm
+
+
+DETECTORS = (
+    Detector(
+        "collapsed",
+        "sampler/top_tenth_mass",
+        limit=0.9,
+        calm=0.8,
+        advice="the policy collapsed: {value:.0%} of its draws fall into a tenth of time, and the rest is "
+        "hardly trained. Give it a larger floor= or entropy=, or a lower learning rate.",
+    ),
+    Detector(
+        "unexplained",
+        "sampler/explained",
+        limit=0.3,
+        calm=0.5,
+        advice="the subset of timesteps explains only {value:.0%} of the decrease that it stands for, so the "
+        "reward is mostly about something else. Give it a larger subset=, or credit=alignment.",
+    ),
+    Detector(
+        "jumping",
+        "sampler/policy_move",
+        limit=0.3,
+        calm=0.1,
+        advice="the policy jumps: one update moved {value:.0%} of its draws elsewhere. Divide its "
+        "learning rate by ten.",
+    ),
+    Detector(
+        "few effective samples",
+        "sampler/effective_sample_share",
+        limit=0.3,
+        calm=0.4,
+        advice="the corrections differ so much that a batch counts like {value:.0%} of its examples. Give "
+        "the sampler a larger floor= (or uniform_share=), which bounds them.",
+    ),
+    Detector(
+        "gains are noise",
+        "sampler/negative_gains",
+        limit=0.4,
+        calm=0.25,
+        advice="the gains are mostly noise: {value:.0%} of the strata seem to make the target worse. "
+        "Measure with more images=, a larger decay=, or fewer strata=.",
+    ),
+)
+
+
+@dataclass
+class _Reading:
+    warned: bool = False
+    streak: int = 0
+    """Readings in a row that speak for the other state than `warned`."""
+
+
+class Diagnostics:
+    """Hears every record of a run; warns once for each detector, and again only after it had calmed down."""
+
+    def __init__(self) -> None:
+        self._readings = {detector.name: _Reading() for detector in DETECTORS}
+
+    def hear(self, values: Mapping[str, float]) -> list[str]:
+        """The warnings that these values of one record call for."""
+        found = []
+        for detector in DETECTORS:
+            value, reading = values.get(detector.metric), self._readings[detector.name]
+            if value is None:
+                continue
+            changes = detector.calmed(value) if reading.warned else detector.alarmed(value)
+            reading.streak = reading.streak + 1 if changes else 0
+            if reading.streak >= PATIENCE:
+                reading.warned, reading.streak = not reading.warned, 0
+                if reading.warned:
+                    found.append(detector.advice.format(value=value))
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was heard, so that a resumed run warns as one that was never stopped."""
+        return {name: {"warned": r.warned, "streak": r.streak} for name, r in self._readings.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` was taken; detectors that it does not know start calm."""
+        self._readings = {detector.name: _Reading(**state.get(detector.name, {})) for detector in DETECTORS}

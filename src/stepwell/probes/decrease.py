@@ -1,0 +1,130 @@
+"""The fall of the loss over one update: before minus after (Kim et al. 2025, Algorithm 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stepwell.core.condition import leaves, rebuilt
+from stepwell.core.feedback import DecreaseSignal
+from stepwell.core.probe import View
+from stepwell.core.probe_spec import DecreaseSpec
+from stepwell.core.sampler import State
+from stepwell.core.shapes import PerExample
+from stepwell.core.tick import Tick
+from stepwell.probes.dropout import forked
+from stepwell.probes.examples import noise
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Losses of this rank's share of the grid and of its examples at the subset, and of which update."""
+
+    tick: Tick
+    spec: DecreaseSpec
+    row: Tensor
+    rewards: Tensor
+
+
+class Decrease:
+    """Measures the same examples at the same times with the same noise, and dropout off, twice.
+
+    The official code draws noise and dropout afresh after the update (`fresh_noise`, `train_mode`): what it
+    measures is then mostly their difference. Every network call has the shape of a training batch, and every
+    rank makes as many, so that compiled kernels and FSDP's collectives fit.
+    """
+
+    def __init__(self) -> None:
+        self._before: _Found | None = None
+
+    def see(self, x0: Tensor, condition: Any, spec: DecreaseSpec, world: int) -> None:
+        return
+
+    def before(self, view: View, spec: DecreaseSpec) -> None:
+        self._before = _Measurement(view, spec, "before").found()
+
+    def after(self, view: View, spec: DecreaseSpec) -> DecreaseSignal | None:
+        """What fell since `before`; None if that was not called for this update."""
+        before, self._before = self._before, None
+        if before is None or (before.tick, before.spec) != (view.tick, spec):
+            return None
+        now = _Measurement(view, spec, "after").found()
+        row, rewards = before.row - now.row, before.rewards - now.rewards
+        if spec.grid:
+            row = view.group.gather(row)[: len(spec.grid)]
+        return DecreaseSignal(row, view.group.gather(rewards))
+
+    def state_dict(self) -> State:
+        """Nothing is kept from one update to the next."""
+        return {"kind": "decrease"}
+
+    def load_state_dict(self, state: State) -> None:
+        self._before = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Measurement:
+    """The losses that a spec asks for, before or after an update."""
+
+    view: View
+    spec: DecreaseSpec
+    moment: str
+
+    def found(self) -> _Found:
+        # Forked in eval mode as well: the view may not know the network, and dropout may stay on.
+        stream = f"decrease dropout {self.moment if self.spec.train_mode else ''}"
+        with torch.no_grad(), forked(self.view.tick, stream, self.view.x0.device), self._mode():
+            return _Found(self.view.tick, self.spec, self._row(), self._rewards())
+
+    @contextmanager
+    def _mode(self) -> Iterator[None]:
+        if self.spec.train_mode:
+            yield
+        else:
+            with self.view.evaluating():
+                yield
+
+    def _row(self) -> Tensor:
+        """[ceil(G / world)]: this rank's share of one example's losses at the grid, the last one padded."""
+        grid, group, batch = self.spec.grid, self.view.group, len(self.view.x0)
+        parts = [torch.zeros(0, device=self.view.x0.device)]
+        share = -(-len(grid) // group.world)
+        example, given = self._one_of_all() if grid else (self.view.x0, None)
+        for start in range(group.rank * share, (group.rank + 1) * share, batch):
+            places = [min(place, len(grid) - 1) for place in range(start, start + batch)]
+            # Each place of the grid has its own noise, whichever rank measures it.
+            drawn = [noise(self.view.tick.shared(), self._noise(f"row {k}"), example[:1]) for k in places]
+            u = torch.tensor([grid[k] for k in places], dtype=torch.float32, device=example.device)
+            parts.append(self.view.loss_at(example, torch.cat(drawn), u, given, self.spec.target))
+        return torch.cat(parts)[:share]
+
+    def _rewards(self) -> Tensor:
+        """[B, S]: the losses of this rank's examples at the subset."""
+        return torch.stack([self._at(k, u) for k, u in enumerate(self.spec.subset)], dim=1)
+
+    def _at(self, place: int, time: float) -> PerExample:
+        x0 = self.view.x0
+        u = torch.full((len(x0),), time, dtype=torch.float32, device=x0.device)
+        drawn = noise(self.view.tick, self._noise(f"subset {place}"), x0)
+        return self.view.loss_at(x0, drawn, u, self.view.condition, self.spec.target)
+
+    def _noise(self, stream: str) -> str:
+        return f"decrease {stream} {self.moment if self.spec.fresh_noise else ''}"
+
+    def _one_of_all(self) -> tuple[Tensor, Any]:
+        """One example of all ranks' batches, the same on every rank, as often as a batch has examples."""
+        x0, condition, group = self.view.x0, self.view.condition, self.view.group
+        chosen = self.view.tick.shared().key("decrease example") % (len(x0) * group.world)
+        owner, row = divmod(chosen, len(x0))
+
+        def spread(tensor: Tensor) -> Tensor:
+            # Every rank offers one, and all take the owner's: less to send than whole batches.
+            offered = group.gather(tensor[row : row + 1].contiguous())
+            return torch.empty_like(tensor).copy_(offered[owner])
+
+        return spread(x0), rebuilt(condition, [spread(leaf) for leaf in leaves(condition)])

@@ -1,0 +1,100 @@
+"""Gradients of one stratum of time: two halves of different images, streamed into sketches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.nn import Parameter
+
+from stepwell.core.condition import select
+from stepwell.core.feedback import GradientSignal
+from stepwell.core.probe import View
+from stepwell.core.probe_spec import GradientSpec
+from stepwell.core.sampler import State
+from stepwell.probes.dropout import forked
+from stepwell.probes.examples import Pool, between, noise, times
+from stepwell.probes.sketch import Sketch
+
+
+class Gradients:
+    """Measures after the update, when Adam's preconditioner is there from the first step on.
+
+    At most one gradient is held at a time. Dropout stays on, as in training, in a random state of its own.
+    """
+
+    def __init__(self) -> None:
+        self._pool = Pool(0)
+        self._sketch: Sketch | None = None
+
+    def see(self, x0: Tensor, condition: Any, spec: GradientSpec, world: int) -> None:
+        self._pool.size = 2 * -(-spec.images // world)
+        self._pool.see(x0, condition)
+
+    def before(self, view: View, spec: GradientSpec) -> None:
+        return
+
+    def after(self, view: View, spec: GradientSpec) -> GradientSignal | None:
+        """The stratum whose turn it is; None until the pool has enough examples."""
+        x0, condition, each = self._pool.x0, self._pool.condition, self._pool.size // 2
+        if x0 is None or len(x0) < 2 * each:
+            return None
+        parameters = view.parameters()
+        self._sketch = self._sketch or Sketch(parameters)
+        tick, stratum = view.tick, spec.stratum(view.tick.step)
+        low, high = spec.borders[stratum : stratum + 2]
+        halves = []
+        with forked(tick, "probe dropout", x0.device):
+            for half, target in enumerate((None, spec.target)):
+                # Neighbours in a batch may be alike (augmentations, buckets): both halves get of each.
+                rows = torch.arange(half, 2 * each, 2, device=x0.device)
+                mine, given = x0[rows], select(condition, rows)
+                u = between(view.reference, times(tick, f"probe time {half}", each, x0.device), low, high)
+                losses = view.loss_at(mine, noise(tick, f"probe noise {half}", mine), u, given, target)
+                gradients = gradients_of(losses.mean(), parameters)
+                halves.append(self._sketched(view, parameters, gradients, spec.preconditioned))
+        return GradientSignal(stratum, self._over_ranks(view, torch.stack(halves)), each * tick.world)
+
+    def _sketched(
+        self, view: View, parameters: Sequence[Parameter], gradients: Sequence[Tensor | None], metric: bool
+    ) -> Tensor:
+        """The sketch of P^(1/2) g: inner products of such are those of gradients in the metric P."""
+        assert self._sketch is not None
+
+        def scaled() -> Iterator[Tensor | None]:
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                scale = view.scale(parameter) if metric and gradient is not None else None
+                yield gradient if scale is None or gradient is None else gradient * scale.sqrt()
+
+        return self._sketch(scaled())
+
+    def _over_ranks(self, view: View, halves: Tensor) -> Tensor:
+        """Whole gradients are averaged; FSDP has averaged already, and its shards are added."""
+        sharded = any(isinstance(parameter, DTensor) for parameter in view.parameters())
+        mean = view.group.mean(halves)
+        return mean * view.group.world if sharded else mean
+
+    def state_dict(self) -> State:
+        return {"kind": "gradients", "pool": self._pool.state_dict()}
+
+    def load_state_dict(self, state: State) -> None:
+        self._pool.load_state_dict(state["pool"])
+
+
+def gradients_of(loss: Tensor, parameters: Sequence[Parameter]) -> list[Tensor | None]:
+    """The gradient of a loss, without touching what the optimizer will use."""
+    if not any(isinstance(parameter, DTensor) for parameter in parameters):
+        # Not backward(): DDP's hooks on the parameters would take it for a training step.
+        return list(torch.autograd.grad(loss, list(parameters), allow_unused=True))
+    # FSDP reduces in its own hooks, and only into .grad.
+    kept = [parameter.grad for parameter in parameters]
+    for parameter in parameters:
+        parameter.grad = None
+    loss.backward()
+    found = [parameter.grad for parameter in parameters]
+    for parameter, before in zip(parameters, kept, strict=True):
+        parameter.grad = before
+    return found

@@ -1,0 +1,101 @@
+"""What a probe sees of a training run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import Parameter
+
+from stepwell.core.density import Density
+from stepwell.core.errors import InvalidParameter
+from stepwell.core.group import WorkerGroup
+from stepwell.core.preconditioner import adam_scale
+from stepwell.core.process import NoiseProcess
+from stepwell.core.shapes import PerExample
+from stepwell.core.tick import Tick
+from stepwell.weightings import Weighting
+
+LossAt = Callable[[Tensor, Tensor, PerExample, Any], PerExample]
+"""(x0, noise, u, condition) -> the plain loss of each example, differentiable."""
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What stays the same over a run."""
+
+    process: NoiseProcess
+    weighting: Weighting
+    loss_at: LossAt
+    optimizer: Any
+    network: nn.Module | None
+    named: Callable[[str], Weighting]
+    """The weighting of a name, with or without parameters."""
+    targets: dict[str, Weighting] = field(default_factory=dict)
+
+    def weight(self, target: str | None) -> Weighting:
+        """The weighting that is trained, or that of a target's name."""
+        if target is None:
+            return self.weighting
+        if target not in self.targets:
+            self.targets[target] = self.named(target)
+        return self.targets[target]
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """The view of one update: the micro-batch drawn last, and a way to its losses."""
+
+    tick: Tick
+    x0: Tensor
+    condition: Any
+    group: WorkerGroup
+    watched: Watched
+
+    @property
+    def reference(self) -> Density:
+        return self.watched.process.reference
+
+    def loss_at(
+        self, x0: Tensor, noise: Tensor, u: PerExample, condition: Any, target: str | None = None
+    ) -> PerExample:
+        plain = self.watched.loss_at(x0, noise, u, condition)
+        if not torch.is_grad_enabled():
+            self._reshard()
+        if plain.shape != u.shape:
+            raise InvalidParameter(
+                f"loss_at must return one loss per example, {tuple(u.shape)}, not {tuple(plain.shape)}: "
+                "take the mean over each example only."
+            )
+        return plain * self.watched.weight(target)(self.watched.process, u)
+
+    def _reshard(self) -> None:
+        """FSDP keeps its root whole for a backward pass: without one, the next update would be missed."""
+        for module in [] if self.watched.network is None else self.watched.network.modules():
+            # FSDPModule by what it does: its home moves between versions of torch.
+            reshard = getattr(module, "reshard", None)
+            if callable(reshard):
+                reshard()
+
+    def parameters(self) -> Sequence[Parameter]:
+        groups = self.watched.optimizer.param_groups
+        return [parameter for group in groups for parameter in group["params"] if parameter.requires_grad]
+
+    def scale(self, parameter: Parameter) -> Tensor | None:
+        return adam_scale(self.watched.optimizer, parameter)
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        network = self.watched.network
+        training = [] if network is None else [module for module in network.modules() if module.training]
+        try:
+            if network is not None:
+                network.eval()
+            yield
+        finally:
+            for module in training:
+                module.training = True

@@ -1,0 +1,223 @@
+"""The adaptive sampler of Kim et al. (CVPR 2025): a policy network chooses timesteps for every example."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from stepwell.core import require
+from stepwell.core.density import Table, centres
+from stepwell.core.errors import InvalidParameter, Unsupported
+from stepwell.core.feedback import Feedback
+from stepwell.core.probe_spec import DecreaseSpec, ProbeSpec, Times
+from stepwell.core.process import NoiseProcess
+from stepwell.core.sampler import Draw, Metrics, State, TimestepSampler, matching
+from stepwell.core.shapes import PerExample
+from stepwell.core.tick import Tick
+from stepwell.samplers.alignment import Alignment
+from stepwell.samplers.beta_table import BetaTable
+from stepwell.samplers.policy import Policy, first_shapes
+from stepwell.samplers.policy_credit import AlignmentCredit, Choice, Credit, DecreaseCredit
+from stepwell.samplers.policy_network import prepared
+from stepwell.samplers.policy_reward import CORRECTED, PUBLISHED, Rules, beta_entropy
+from stepwell.samplers.selection import METHODS, spaced
+from stepwell.samplers.strata import strata_spec
+
+REMEMBERED = 256
+"""Examples of the last draw whose densities are kept: their mean is `density` when no x0 is given."""
+
+
+def beta_policy(
+    process: NoiseProcess,
+    credit: str = "decrease",
+    target: str | None = None,
+    every_steps: int | None = None,
+    queue: int = 20,
+    subset: int | str = 3,
+    selection: str = "f",
+    grid: int | None = None,
+    entropy: float | None = None,
+    learning_rate: float | None = None,
+    clip: float = 1.0,
+    hidden: int | None = None,
+    conditional: bool = True,
+    floor: float | None = None,
+    as_published: bool = False,
+) -> TimestepSampler:
+    """u ~ Beta(a(x0), b(x0)), learned from how much the last update lowered the target (Algorithm 1).
+
+    `as_published` follows the official code where it differs from the paper: see `policy_reward.Rules`.
+    """
+    require.one_of("credit", credit, ("decrease", "alignment"))
+    rules = _rules(process, as_published, target, hidden, floor)
+    table = BetaTable(len(process.grid()), process.reference, rules.floor, rules.rounded)
+    paid: Credit
+    if credit == "alignment":
+        if as_published:
+            raise InvalidParameter(
+                "as_published is the official code, whose credit is the decrease: leave out one."
+            )
+        every_steps = require.count("every_steps", 10 if every_steps is None else every_steps)
+        spec = strata_spec(process, 20, every_steps, 16, rules.target, "adam")
+        gains = Alignment("beta-policy", process.reference, spec, decay=0.7)
+        paid = AlignmentCredit(gains, table, _entropy(entropy, 1.0))
+        rate = 1e-2
+    else:
+        if grid is not None:
+            rules = replace(rules, grid=require.count("grid", grid))
+        every_steps = require.count("every_steps", 40 if every_steps is None else every_steps)
+        choice = _choice(selection, queue, subset, rules)
+        decrease = _decrease_spec(len(process.grid()), every_steps, subset, rules)
+        paid = DecreaseCredit(decrease, table, rules, choice, _entropy(entropy, 1e-2))
+        rate = _published_rate(process)
+    rate = rate if learning_rate is None else require.positive("learning_rate", learning_rate)
+    policy = Policy(rules.hidden, conditional, rules.bounds, rate, require.positive("clip", clip))
+    label = f"beta-policy(credit={credit}, hidden={rules.hidden if conditional else 'none'}, "
+    label += f"subset={subset}, timesteps={table.timesteps}, as_published={as_published})"
+    return BetaPolicy(label, policy, table, paid)
+
+
+def _rules(
+    process: NoiseProcess, as_published: bool, target: str | None, hidden: int | None, floor: float | None
+) -> Rules:
+    """A preset, and what was asked for otherwise."""
+    if as_published and process.timesteps is None:
+        raise Unsupported(f"as_published counts discrete timesteps, and {process} is continuous.")
+    rules = PUBLISHED if as_published else CORRECTED
+    if target is not None:
+        rules = replace(rules, target=target)
+    if hidden is not None:
+        rules = replace(rules, hidden=require.count("hidden", hidden))
+    if floor is not None:
+        rules = replace(rules, floor=require.between("floor", floor, 0, 1))
+    return rules
+
+
+def _entropy(given: float | None, default: float) -> float:
+    return default if given is None else require.not_negative("entropy", given)
+
+
+def _choice(selection: str, queue: int, subset: int | str, rules: Rules) -> Choice:
+    require.one_of("selection", selection, METHODS)
+    require.count("queue", queue, least=rules.least_rows)
+    return Choice("all" if subset == "all" else selection, queue)
+
+
+def _decrease_spec(timesteps: int, every_steps: int, subset: int | str, rules: Rules) -> DecreaseSpec:
+    """The middles of bins: of all timesteps, or of evenly spaced ones."""
+    middles: Times = tuple(centres(timesteps).tolist())
+    points = timesteps if rules.grid is None else min(rules.grid, timesteps)
+    if subset == "all":
+        first, grid = middles, ()
+    else:
+        if isinstance(subset, str):
+            raise InvalidParameter(f'subset must be a number of timesteps or "all", not {subset!r}.')
+        count = require.count("subset", subset)
+        if count > points:
+            raise InvalidParameter(f"subset={count} timesteps cannot be chosen from a grid of {points}.")
+        grid = tuple(middles[index] for index in spaced(points, timesteps).tolist())
+        lowest = rules.lowest_first
+        first = middles[:count] if lowest else tuple(grid[i] for i in spaced(count, points).tolist())
+    return DecreaseSpec(every_steps, rules.target, first, grid, rules.fresh_noise, rules.train_mode)
+
+
+def _published_rate(process: NoiseProcess) -> float:
+    """1e-2 for linear and quadratic schedules, 1e-3 for cosine ones (Kim et al. 2025, Tab. 7 to 9).
+
+    They are told apart by the SNR in the middle of time: 0.08, 0.50 and 0.97. Flow and EDM are beyond it.
+    """
+    middle = torch.full((1,), 0.5, dtype=torch.float64)
+    return 1e-2 if float(process.log_snr(middle)) < math.log(0.7) else 1e-3
+
+
+class BetaPolicy(TimestepSampler):
+    """Draws from the policy's densities; at the steps that its probe measures, the policy takes a step."""
+
+    learns = True
+    learns_from_losses = False
+
+    def __init__(self, label: str, policy: Policy, table: BetaTable, credit: Credit) -> None:
+        self.label = label
+        self._policy, self._table, self._credit = policy, table, credit
+        self._shapes = first_shapes()
+        self._example: torch.Size | None = None
+
+    def __repr__(self) -> str:
+        return self.label
+
+    @property
+    def probe(self) -> ProbeSpec:
+        return self._credit.spec
+
+    def place(self, v: PerExample, x0: Tensor, tick: Tick) -> Draw:
+        x = prepared(x0)
+        with torch.no_grad():
+            shapes = self._policy(x)
+            placed = self._table.place(shapes, v)
+        self._shapes, self._example = shapes[:REMEMBERED].clone(), x.shape[1:]
+        action = None
+        if self.probe.due(tick.step):
+            action = torch.cat([x.flatten(1), placed.inner[:, None]], dim=1)
+        return Draw(placed.u, placed.log_prob, torch.ones_like(placed.u), action)
+
+    def density(self, u: Tensor, x0: Tensor | None = None) -> Tensor:
+        return self._mean(x0).pdf(u)
+
+    def cdf(self, u: Tensor, x0: Tensor | None = None) -> Tensor:
+        return self._mean(x0).cdf(u)
+
+    def masses(self, borders: Tensor) -> Tensor:
+        return self._mean(None).masses(borders)
+
+    def reaches(self, u: Tensor) -> Tensor:
+        return torch.ones_like(u, dtype=torch.bool)
+
+    @torch.no_grad()
+    def _mean(self, x0: Tensor | None) -> Table:
+        """The mean density of a batch; without one, of the last draw's."""
+        return self._table.mean(self._shapes if x0 is None else self._policy(prepared(x0)))
+
+    def learn(self, feedback: Feedback) -> Metrics:
+        if feedback.signal is None:
+            return {}
+        loss, metrics = self._credit.hear(feedback)
+        if feedback.action is None or self._example is None:
+            # Somebody else drew, as a warm-up does: nothing to credit, though something was seen.
+            return metrics
+        x, drawn = feedback.action[:, :-1].unflatten(1, self._example), feedback.action[:, -1]
+        before = self._policy.improve(x, lambda shapes: loss(shapes, drawn))
+        return {**metrics, **self._policy_metrics(x, before)}
+
+    @torch.no_grad()
+    def _policy_metrics(self, x: Tensor, before: Tensor) -> Metrics:
+        after = self._policy(x)
+        old, new = self._table.masses(before), self._table.masses(after)
+        likely = new.mean(0).topk(max(1, self._table.bins // 10)).values
+        return {
+            "policy_entropy": beta_entropy(after).mean(),
+            "policy_a": after[:, 0].mean(),
+            "policy_b": after[:, 1].mean(),
+            "top_tenth_mass": likely.sum(),
+            "policy_move": (new - old).abs().sum(1).mean() / 2,
+        }
+
+    def portrait(self) -> Mapping[str, Tensor]:
+        return self._credit.portrait()
+
+    def state_dict(self) -> State:
+        return {
+            "kind": self.label,
+            "policy": self._policy.state_dict(),
+            "credit": self._credit.state_dict(),
+            "shapes": self._shapes.clone(),
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        matching(state, self.label)
+        self._policy.load_state_dict(state["policy"])
+        self._credit.load_state_dict(state["credit"])
+        self._shapes = state["shapes"].clone()

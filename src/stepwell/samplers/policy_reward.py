@@ -1,0 +1,111 @@
+"""What the Beta policy maximises, and where the paper of Kim et al. (2025) and its official code differ."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from stepwell.core.shapes import PerExample
+from stepwell.samplers.policy import Bounds
+
+_CLEAR_OF_ENDS = 2.0**-20
+"""The log-density of a Beta is unbounded at 0 and 1 where a or b is below 1."""
+_SMALLEST_SPREAD = 1e-20
+
+
+@dataclass(frozen=True)
+class Rules:
+    """One field per difference, with the reason for the default."""
+
+    target: str = "vlb"
+    """The paper's L = c_t |eps - eps'|^2, capped; the code's KL gives t = 0 the variance of t = 1, no cap."""
+    bits: bool = False
+    """The code's KL is in bits, 1 / ln 2 times as large: matters only beside the entropy."""
+    summed: bool = False
+    """The paper averages a reward over S; the code adds, which ties the reward's scale to |S|."""
+    fresh_noise: bool = False
+    """The code measures with new noise after the update: 12 to 47 times the reward's spread, all of it noise."""
+    train_mode: bool = False
+    """The code leaves dropout on, with another mask after the update: noise again."""
+    advantage: bool = True
+    """Neither has a baseline. Without one, what all examples share drowns what tells them apart."""
+    entropy_in_reward: bool = False
+    """The code multiplies c H by log pi: a force |H| times the intended one, nothing near the start."""
+    continuous: bool = False
+    """The code's log pi is the Beta's density at u; ours is that of the table which t is drawn from."""
+    rounded: bool = False
+    """The code's t = round(u (T - 1)) halves the first and the last timestep; the paper does not say."""
+    lowest_first: bool = False
+    """The code starts from S = {0, 1, 2}, whatever |S|; evenly spaced timesteps prefer none."""
+    least_rows: int = 3
+    """Rows before S is chosen. The code chooses from 2, where every F is 0/0 and the last timesteps win."""
+    grid: int | None = 50
+    """Times in a row of the queue. Neighbours fall alike, so 50 do; None, as in the code: every timestep."""
+    hidden: int = 128
+    """Of the policy network: 128 in the paper's table, 256 in the code's configuration."""
+    floor: float = 0.1
+    """Share of the objective's own draws. Without it a noisy reward may starve a timestep for good."""
+    bounds: Bounds = field(default_factory=lambda: Bounds(least=0.3, most=64.0))
+    """Of the shapes: with b = 0.3 an eighth of the draws is the last of 1000 timesteps. The code has none."""
+
+    def reward(self, rewards: Tensor) -> PerExample:
+        """One reward per example [B] from those at S [B, |S|]."""
+        reward = rewards.sum(1) if self.summed else rewards.mean(1)
+        return reward / math.log(2) if self.bits else reward
+
+    def loss(self, log_prob: PerExample, entropy: PerExample, reward: PerExample, weight: float) -> Tensor:
+        """REINFORCE: -mean(log pi advantage) - weight mean(H); the code has -mean(log pi (reward + weight H))."""
+        worth = advantage(reward) if self.advantage else reward.nan_to_num(0.0, 0.0, 0.0)
+        if self.entropy_in_reward:
+            return -(log_prob * (worth + weight * entropy)).mean()
+        return -(log_prob * worth).mean() - weight * entropy.mean()
+
+
+CORRECTED = Rules()
+PUBLISHED = Rules(
+    target="vlb:variance=fixed-large-clipped,cap=none",
+    bits=True,
+    summed=True,
+    fresh_noise=True,
+    train_mode=True,
+    advantage=False,
+    entropy_in_reward=True,
+    continuous=True,
+    rounded=True,
+    lowest_first=True,
+    least_rows=2,
+    grid=None,
+    hidden=256,
+    floor=0.0,
+    bounds=Bounds(),
+)
+
+
+def beta_entropy(shapes: Tensor) -> Tensor:
+    """The entropy [B] of Beta(a, b) in nats, for shapes (a, b) [B, 2]."""
+    a, b = shapes.unbind(1)
+    spread = (a - 1) * torch.digamma(a) + (b - 1) * torch.digamma(b)
+    return _log_beta(a, b) - spread + (a + b - 2) * torch.digamma(a + b)
+
+
+def beta_log_density(shapes: Tensor, x: PerExample) -> PerExample:
+    """ln Beta(x; a, b) [B], kept clear of the ends of [0, 1]."""
+    a, b = shapes.unbind(1)
+    x = x.clamp(_CLEAR_OF_ENDS, 1 - _CLEAR_OF_ENDS)
+    return (a - 1) * x.log() + (b - 1) * torch.log1p(-x) - _log_beta(a, b)
+
+
+def _log_beta(a: Tensor, b: Tensor) -> Tensor:
+    return torch.lgamma(a) + torch.lgamma(b) - torch.lgamma(a + b)
+
+
+def advantage(reward: PerExample) -> PerExample:
+    """(reward - mean) / standard deviation over the batch [B]; 0 where a reward is not finite."""
+    finite = reward.isfinite()
+    count = finite.sum().clamp(min=1)
+    known = torch.where(finite, reward, 0.0)
+    centred = torch.where(finite, known - known.sum() / count, 0.0)
+    return centred / ((centred.square().sum() / count).sqrt() + _SMALLEST_SPREAD)

@@ -1,0 +1,132 @@
+"""Samplers that learn one mass per stratum of time from gradients."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from stepwell.core import require
+from stepwell.core.density import Density, Table, Uniform, edges
+from stepwell.core.errors import Unsupported
+from stepwell.core.feedback import Feedback, GradientSignal
+from stepwell.core.probe_spec import GradientSpec
+from stepwell.core.process import NoiseProcess
+from stepwell.core.sampler import Metrics, State, TimestepSampler, matching
+from stepwell.samplers.mix import mix
+from stepwell.samplers.one_density import OneDensity, fingerprint
+from stepwell.samplers.static import Static
+
+
+class Tilted(Density):
+    """A reference density times a table over its own quantiles."""
+
+    def __init__(self, reference: Density, table: Table) -> None:
+        self.reference, self.table = reference, table
+
+    def quantile(self, v: Tensor) -> Tensor:
+        return self.reference.quantile(self.table.quantile(v).clamp(2**-24, 1 - 2**-24))
+
+    def pdf(self, u: Tensor) -> Tensor:
+        return self.reference.pdf(u) * self.table.pdf(self.reference.cdf(u).to(u).clamp(0, 1))
+
+    def cdf(self, u: Tensor) -> Tensor:
+        return self.table.cdf(self.reference.cdf(u).to(u).clamp(0, 1))
+
+
+def strata_spec(
+    process: NoiseProcess, strata: int, every_steps: int, images: int, target: str | None, metric: str
+) -> GradientSpec:
+    """Strata that the objective holds equally often: of equal width for a uniform reference."""
+    require.count("strata", strata, least=2)
+    require.one_of("metric", metric, ("adam", "plain"))
+    inner = process.reference.quantile(edges(strata)[1:-1])
+    borders = (0.0, *inner.tolist(), 1.0)
+    return GradientSpec(every_steps, target, borders, images, preconditioned=metric == "adam")
+
+
+def floored(sampler: TimestepSampler, reference: Density, floor: float) -> TimestepSampler:
+    """A share of the reference's own draws: no stratum is lost, and no correction is above 1 / floor."""
+    return mix(sampler, Static(reference, "reference"), require.between("floor", floor, 0, 1))
+
+
+class Strata(OneDensity):
+    """Uniform over the reference until every stratum was measured, then as `masses` says."""
+
+    learns = True
+    learns_from_losses = False
+
+    def __init__(self, label: str, reference: Density, spec: GradientSpec, decay: float) -> None:
+        self._spec, self._reference = spec, reference
+        self._decay = require.between("decay", decay, 0, 1 - 1e-9)
+        borders = torch.tensor(spec.borders, dtype=torch.float64)
+        self.label = (
+            f"{label}(strata={spec.strata}, decay={decay:g}, target={spec.target or 'trained'}, "
+            f"metric={'adam' if spec.preconditioned else 'plain'}, over={fingerprint(borders)})"
+        )
+        self._seen = torch.zeros(spec.strata)
+        self._masses = torch.ones(spec.strata)
+
+    @property
+    def probe(self) -> GradientSpec:
+        return self._spec
+
+    @property
+    def current(self) -> Density:
+        # Made when a draw asks: most updates change nothing.
+        if self._density is None:
+            table = Table(edges(len(self._masses)).to(self._masses), self._masses)
+            flat = isinstance(self._reference, Uniform)
+            self._density = table if flat else Tilted(self._reference, table)
+        return self._density
+
+    _density: Density | None = None
+
+    def learn(self, feedback: Feedback) -> Metrics:
+        signal = feedback.signal
+        if signal is None:
+            return {}
+        if not isinstance(signal, GradientSignal):
+            raise Unsupported(f"{self!r} learns from gradients, not from {type(signal).__name__}.")
+        halves = signal.halves.detach().float()
+        # What is not finite counts as not measured, without looking at it.
+        finite = halves.isfinite().all()
+        self._move(halves.device)
+        here = torch.arange(len(self._seen), device=halves.device) == signal.stratum
+        kept = torch.where(here & finite, self._decay, 1.0)
+        self._take(replace(signal, halves=torch.where(finite, halves, 0.0)), kept)
+        self._seen = kept * self._seen + (1 - kept)
+        masses = self._learned()
+        useful = (self._seen > 0).all() & masses.isfinite().all() & (masses.sum() > 0)
+        self._masses = torch.where(useful, masses / masses.mean().clamp(min=1e-30), 1.0)
+        self._density = None
+        return {"strata_seen": (self._seen > 0).float().mean(), **self._metrics()}
+
+    def _mean(self, running: Tensor) -> Tensor:
+        """A running mean [K, ...] without the bias of its start."""
+        seen = self._seen.clamp(min=1e-30)
+        return running / seen.view(-1, *[1] * (running.dim() - 1))
+
+    @abstractmethod
+    def _take(self, signal: GradientSignal, kept: Tensor) -> None:
+        """Take in one stratum: `kept` [K] is the share of the old that stays, 1 for all but one."""
+
+    @abstractmethod
+    def _learned(self) -> Tensor:
+        """The masses [K] that were learned, of any scale."""
+
+    def _metrics(self) -> Metrics:
+        return {}
+
+    def _move(self, device: torch.device) -> None:
+        self._seen, self._masses = self._seen.to(device), self._masses.to(device)
+
+    def state_dict(self) -> State:
+        return {"kind": self.label, "seen": self._seen.clone(), "masses": self._masses.clone()}
+
+    def load_state_dict(self, state: State) -> None:
+        matching(state, self.label)
+        self._seen, self._masses = (state[key].clone().to(self._seen) for key in ("seen", "masses"))
+        self._density = None
