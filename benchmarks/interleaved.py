@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 import time
 from dataclasses import dataclass, field
+from itertools import count, filterfalse
 from statistics import median
 
 from accelerate import Accelerator
@@ -21,6 +22,8 @@ from stepwell.recipes.load import load
 from stepwell.train.step import train_step
 
 WARM, RESAMPLES = 4, 2000
+START = 100_000
+"""A step where every probe has found its rhythm."""
 
 
 class Trained:
@@ -33,13 +36,12 @@ class Trained:
         self.period = 1 if self.spec is None else self.spec.every_steps
         self.kinds = ("other", "due", "other") if self.period > 1 else ("due",) * 3
         """Of the steps of one round."""
-        self._turns = {"due": 0, "other": 0}
+        due = (lambda step: True) if self.spec is None else self.spec.due
+        self._steps = {"due": filter(due, count(START)), "other": filterfalse(due, count(START))}
 
     def seconds(self, kind: str) -> float:
         """The time of the next step that is due, or of the next that is not."""
-        turn = self._turns[kind]
-        self._turns[kind] += 1
-        step = turn * self.period + (0 if kind == "due" else 1 + turn % (self.period - 1))
+        step = next(self._steps[kind])
         started = time.perf_counter()
         train_step(self._training, step)
         return time.perf_counter() - started

@@ -1,4 +1,4 @@
-"""The planted problem: ten bands of time with a linear denoiser each; only two have anything left to learn."""
+"""The planted problem: ten bands of time with a linear denoiser each; two have something left to learn."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import stepwell
-from stepwell.core.errors import InvalidParameter
+from stepwell.core.errors import InvalidParameter, UnknownName, Unsupported
 from stepwell.core.feedback import Feedback
 from stepwell.core.probe_spec import GradientSpec
 from stepwell.core.sampler import Draw, Metrics, TimestepSampler
@@ -98,7 +98,7 @@ def test_static_samplers_need_no_losses() -> None:
 
 
 class Measured(Static):
-    """A sampler that asks for gradients in every other step, and keeps what it hears."""
+    """A sampler that asks for gradients in steps 1 and 3, then in every eighth, and keeps what it hears."""
 
     learns, learns_from_losses = True, False
 
@@ -108,7 +108,7 @@ class Measured(Static):
 
     @property
     def probe(self) -> GradientSpec:
-        return GradientSpec(2, borders=(0.0, 0.5, 1.0), images=2)
+        return GradientSpec(8, borders=(0.0, 0.5, 1.0), images=2)
 
     def learn(self, feedback: Feedback) -> Metrics:
         self.heard.append(feedback)
@@ -154,11 +154,11 @@ def test_a_probe_measures_the_weighted_loss_and_the_sampler_hears_it() -> None:
 def test_nothing_is_measured_or_learned_between_the_steps_that_are_due() -> None:
     line, sampler = Line(), Measured()
     paced = line.pacer(sampler)
-    for step in range(6):
+    for step in range(20):
         _update(paced, step)
-    assert [told.tick.step for told in sampler.heard] == [1, 3, 5]
-    assert [told.signal.stratum for told in sampler.heard] == [0, 1, 0]
-    assert len(line.asked) == 6
+    assert [told.tick.step for told in sampler.heard] == [1, 3, 11, 19]
+    assert [told.signal.stratum for told in sampler.heard] == [0, 1, 0, 1]
+    assert len(line.asked) == 8
 
 
 def test_who_learns_from_signals_alone_needs_no_losses() -> None:
@@ -178,8 +178,8 @@ def test_who_learns_from_signals_alone_needs_no_losses() -> None:
 def test_every_update_returns_the_newest_of_every_metric() -> None:
     line, sampler = Line(), Measured()
     paced = line.pacer(sampler)
-    found = [_update(paced, step).get("turn") for step in range(6)]
-    assert found == [None, 0, 0, 1, 1, 0]
+    found = [_update(paced, step).get("turn") for step in range(5)]
+    assert found == [None, 0, 0, 1, 1]
 
 
 def test_corrections_report_how_many_draws_they_are_worth() -> None:
@@ -211,6 +211,15 @@ def test_a_sampler_that_measures_says_what_the_pacer_needs(missing: str) -> None
     del given[missing]
     with pytest.raises(InvalidParameter, match=r"measured measures losses itself: give the Pacer loss_at="):
         Pacer(Measured(), "linear", **given)
+
+
+def test_a_target_that_the_process_does_not_have_is_refused_before_any_work() -> None:
+    line = Line()
+    with pytest.raises(Unsupported, match="a flow does not have"):
+        Pacer("alignment", "flow", loss_at=line.loss_at, optimizer=line.optimizer)
+    with pytest.raises(UnknownName, match="Did you mean 'min-snr'"):
+        aimed = stepwell.sampler("alignment", "linear", target="min-srn")
+        Pacer(aimed, "linear", loss_at=line.loss_at, optimizer=line.optimizer)
 
 
 def test_losses_that_are_not_one_per_example_are_refused() -> None:

@@ -37,7 +37,7 @@ NEEDED = {"table": {"masses": [1.0, 4.0, 2.0, 0.5]}}
 
 # Where a density has next to no mass its correction has no bound: logit-normal's is 4e8 at t = 0, and no grid
 # of v would see it. A floor of a tenth keeps it under 10, and is what one would train with.
-HEAVY_TAILED = ("logit-normal", "laplace", "log-normal-sigma", "info-noise")
+HEAVY_TAILED = ("logit-normal", "laplace", "log-normal-sigma", "info-noise", "gradient-variance")
 
 
 def build(name, process, **parameters):

@@ -19,7 +19,7 @@ class Detector:
     limit: float
     calm: float
     advice: str
-    """With {value}: what was read."""
+    """With {share}: what was read, in per cent."""
 
     def alarmed(self, value: float) -> bool:
         """Whether the value is beyond the limit, on the side away from `calm`."""
@@ -34,17 +34,18 @@ DETECTORS = (
     Detector(
         "collapsed",
         "sampler/top_tenth_mass",
-        limit=0.9,
-        calm=0.8,
-        advice="the policy collapsed: {value:.0%} of its draws fall into a tenth of time, and the rest is "
-        "hardly trained. Give it a larger floor= or entropy=, or a lower learning rate.",
+        # With the default floor a policy that has collapsed altogether has 0.91.
+        limit=0.85,
+        calm=0.75,
+        advice="the policy collapsed: {share} of its draws fall into a tenth of time, and the rest is "
+        "hardly trained. Give it a larger floor= or entropy=, or a lower learning_rate=.",
     ),
     Detector(
         "unexplained",
         "sampler/explained",
         limit=0.3,
         calm=0.5,
-        advice="the subset of timesteps explains only {value:.0%} of the decrease that it stands for, so the "
+        advice="the subset of timesteps explains only {share} of the decrease that it stands for, so the "
         "reward is mostly about something else. Give it a larger subset=, or credit=alignment.",
     ),
     Detector(
@@ -52,15 +53,15 @@ DETECTORS = (
         "sampler/policy_move",
         limit=0.3,
         calm=0.1,
-        advice="the policy jumps: one update moved {value:.0%} of its draws elsewhere. Divide its "
-        "learning rate by ten.",
+        advice="the policy jumps: one update moved {share} of its draws elsewhere. Divide its "
+        "learning_rate= by ten.",
     ),
     Detector(
         "few effective samples",
         "sampler/effective_sample_share",
         limit=0.3,
         calm=0.4,
-        advice="the corrections differ so much that a batch counts like {value:.0%} of its examples. Give "
+        advice="the corrections differ so much that a batch counts like {share} of its examples. Give "
         "the sampler a larger floor= (or uniform_share=), which bounds them.",
     ),
     Detector(
@@ -68,7 +69,7 @@ DETECTORS = (
         "sampler/negative_gains",
         limit=0.4,
         calm=0.25,
-        advice="the gains are mostly noise: {value:.0%} of the strata seem to make the target worse. "
+        advice="the gains are mostly noise: {share} of the strata seem to make the target worse. "
         "Measure with more images=, a larger decay=, or fewer strata=.",
     ),
 )
@@ -99,7 +100,7 @@ class Diagnostics:
             if reading.streak >= PATIENCE:
                 reading.warned, reading.streak = not reading.warned, 0
                 if reading.warned:
-                    found.append(detector.advice.format(value=value))
+                    found.append(detector.advice.format(share=f"{100 * value:.0f} %"))
         return found
 
     def state_dict(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from stepwell.core.condition import joined, leaves, rebuilt, select
+from stepwell.core.condition import leaves, rebuilt, select
 from stepwell.core.errors import InvalidParameter
 
 
@@ -63,19 +63,6 @@ def test_a_rebuilt_condition_has_the_structure_and_the_new_tensors(name: str) ->
 def test_selecting_takes_the_rows_of_every_leaf(name: str, rows: slice | Tensor) -> None:
     condition, wanted = CONDITIONS[name]
     assert _same(leaves(select(condition, rows)), [leaf[rows] for leaf in wanted])
-
-
-@pytest.mark.parametrize("name", CONDITIONS)
-def test_joining_is_the_inverse_of_selecting(name: str) -> None:
-    condition, wanted = CONDITIONS[name]
-    whole = joined([select(condition, slice(0, 1)), select(condition, slice(1, 4))])
-    assert type(whole) is type(condition)
-    assert _same(leaves(whole), wanted)
-
-
-def test_structures_that_differ_cannot_be_joined() -> None:
-    with pytest.raises(ValueError):
-        joined([{"label": _rows(0)}, {"label": _rows(0), "crop": _rows(0)}])
 
 
 @pytest.mark.parametrize("condition", ["a text", 3, ["a", "b"], {"prompt": "a text"}, Prompt])

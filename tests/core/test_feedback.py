@@ -68,14 +68,21 @@ def test_a_decrease_probe_that_cannot_be_is_refused(parameters: dict, named: str
         DecreaseSpec(**parameters)
 
 
-@pytest.mark.parametrize("every_steps", [1, 3, 40])
+@pytest.mark.parametrize(("every_steps", "hurried"), [(1, 1), (3, 1), (4, 1), (16, 4), (40, 10)])
 @pytest.mark.parametrize("strata", [1, 2, 7])
-def test_strata_take_turns_and_each_gets_its_turn(every_steps: int, strata: int) -> None:
+def test_strata_take_turns_and_the_first_round_hurries(every_steps: int, hurried: int, strata: int) -> None:
     spec = _strata(strata, every_steps)
     assert spec.strata == strata
-    due = [step for step in range(3 * strata * every_steps) if spec.due(step)]
-    assert due == list(range(every_steps - 1, 3 * strata * every_steps, every_steps))
+    first = [hurried * turn - 1 for turn in range(1, strata + 1)]
+    later = [first[-1] + every_steps * turn for turn in range(1, 2 * strata + 1)]
+    due = [step for step in range(later[-1] + 1) if spec.due(step)]
+    assert due == first + later
     assert [spec.stratum(step) for step in due] == list(range(strata)) * 3
+
+
+def test_a_decrease_is_measured_in_the_last_of_every_few_steps() -> None:
+    spec = DecreaseSpec(40, subset=(0.5,))
+    assert [step for step in range(130) if spec.due(step)] == [39, 79, 119]
 
 
 def test_a_probe_is_a_value() -> None:
@@ -244,7 +251,7 @@ def test_a_measured_sampler_keeps_the_objective_when_corrected(name: str) -> Non
 
 
 def test_between_measurements_nothing_is_learned() -> None:
-    sampler = Measured(4, every_steps=3)
-    asked = [step for step in range(12) if _probe(sampler.probe, step) is not None]
-    assert asked == [2, 5, 8, 11]
+    sampler = Measured(4, every_steps=8)
+    asked = [step for step in range(20) if _probe(sampler.probe, step) is not None]
+    assert asked == [1, 3, 5, 7, 15]
     assert sampler.learn(Feedback(Tick(step=1), torch.zeros(1), torch.zeros(1), torch.zeros(1))) == {}

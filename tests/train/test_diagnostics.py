@@ -26,11 +26,11 @@ EXTREMES = {
 """Of each metric, a value that is bad and one that is good."""
 
 WORDS = {
-    "sampler/top_tenth_mass": "collapsed: 95% of its draws",
-    "sampler/explained": "explains only 10% of the decrease",
-    "sampler/policy_move": "moved 60% of its draws",
-    "sampler/effective_sample_share": "counts like 10% of its examples",
-    "sampler/negative_gains": "50% of the strata",
+    "sampler/top_tenth_mass": "collapsed: 95 % of its draws",
+    "sampler/explained": "explains only 10 % of the decrease",
+    "sampler/policy_move": "moved 60 % of its draws",
+    "sampler/effective_sample_share": "counts like 10 % of its examples",
+    "sampler/negative_gains": "50 % of the strata",
 }
 
 

@@ -36,6 +36,12 @@ from stepwell.weightings import Weighting
 
 Examples = Callable[[Tick], tuple[Tensor, Any]]
 """Fresh examples [2 n, ...] with their condition, a function of the tick."""
+Progress = Callable[[int, int], None]
+"""(measurements done, of how many)."""
+
+
+def _unseen(done: int, total: int) -> None:
+    return
 
 
 @dataclass(frozen=True)
@@ -90,7 +96,12 @@ class Gain:
 
 
 def gain(
-    training: Training, source: ImageSource, batch: int, effort: Effort, weighting: Weighting | None = None
+    training: Training,
+    source: ImageSource,
+    batch: int,
+    effort: Effort,
+    weighting: Weighting | None = None,
+    progress: Progress = _unseen,
 ) -> Gain:
     """The gain of a training as it stands, on images it was not necessarily shown; `batch` over all ranks."""
     if len(source) < 2 * effort.images:
@@ -113,14 +124,16 @@ def gain(
         network,
         build.weighting_of,
     )
-    return gain_of(watched, lambda tick: training.encode(batches.at(tick)), batch, effort)
+    return gain_of(watched, lambda tick: training.encode(batches.at(tick)), batch, effort, progress)
 
 
-def gain_of(watched: Watched, examples: Examples, batch: int, effort: Effort) -> Gain:
+def gain_of(
+    watched: Watched, examples: Examples, batch: int, effort: Effort, progress: Progress = _unseen
+) -> Gain:
     """The gain of any losses with any optimizer."""
     spec = strata_spec(watched.process, effort.strata, 1, effort.images, None, "adam")
     shares = watched.process.reference.masses(torch.tensor(spec.borders, dtype=torch.float64)).double()
-    halves = _halves(watched, examples, spec, effort.rounds)
+    halves = _halves(watched, examples, spec, effort.rounds, progress)
     floor = next(p.default for p in find("sampler", "neyman").parameters if p.name == "floor")
 
     def statistic(rounds: Tensor) -> Tensor:
@@ -146,7 +159,9 @@ def gain_of(watched: Watched, examples: Examples, batch: int, effort: Effort) ->
     )
 
 
-def _halves(watched: Watched, examples: Examples, spec: GradientSpec, rounds: int) -> Tensor:
+def _halves(
+    watched: Watched, examples: Examples, spec: GradientSpec, rounds: int, progress: Progress
+) -> Tensor:
     """[R, K, 2, d]: sketches of the mean gradients of two halves, in every stratum of every round."""
     probe, found = Gradients(), list[Tensor]()
     for step in range(rounds * spec.strata):
@@ -159,6 +174,7 @@ def _halves(watched: Watched, examples: Examples, spec: GradientSpec, rounds: in
             low, high = spec.borders[signal.stratum : signal.stratum + 2]
             raise NonFiniteLoss(f"the gradient is not finite between {low:g} and {high:g} of unit time.")
         found.append(signal.halves.cpu())
+        progress(step + 1, rounds * spec.strata)
     return torch.stack(found).double().reshape(rounds, spec.strata, 2, -1)
 
 

@@ -291,42 +291,24 @@ SAMPLERS = (
         "a policy network chooses a Beta density for every example, and learns from what updates achieve",
         "Kim et al. 2025 (Adaptive Non-uniform Timestep Sampling, CVPR)",
         (
+            Parameter("credit", "decrease", "who earns: each example its decrease (the paper), or alignment"),
+            Parameter("target", None, "the weighting whose objective should fall; None: vlb (the paper)"),
             Parameter(
-                "credit",
-                "decrease",
-                "decrease: each example is paid its own measured fall (the paper); alignment: each timestep its gain",
-            ),
-            Parameter(
-                "target", None, "the weighting whose objective should fall; None: vlb, the paper's bound"
-            ),
-            Parameter(
-                "every_steps", None, "optimizer steps between policy updates; None: 40, or 10 for alignment"
+                "every_steps", None, "from one policy update to the next; None: 40, or 10 for alignment"
             ),
             Parameter("queue", 20, "rows of measured decrease that the subset is chosen from"),
             Parameter("subset", 3, "timesteps that stand for all in the reward, or all"),
             Parameter("selection", "f", "how they are chosen: f (the paper), forward, random or grid"),
             Parameter(
-                "grid", None, "timesteps in a row; None: 50, since neighbours fall alike, or all as_published"
+                "grid", None, "timesteps in a row; None: 50 (neighbours fall alike), or all as_published"
             ),
-            Parameter(
-                "entropy", None, "weight of the bonus for broad densities; None: 1e-2, or 1 for alignment"
-            ),
-            Parameter(
-                "learning_rate",
-                None,
-                "of the policy; None: 1e-2, on cosine-like schedules 1e-3 (the paper), 3e-2 for alignment",
-            ),
+            Parameter("entropy", None, "weight of the bonus for broad draws; None: 0.01, or 1 for alignment"),
+            Parameter("learning_rate", None, "of the policy; None: 1e-2, on schedules like cosine 1e-3"),
             Parameter("clip", 1.0, "largest norm of the policy's gradient"),
-            Parameter(
-                "hidden",
-                None,
-                "width of the policy's MLP; None: 128 (the paper), 256 as_published (the code)",
-            ),
+            Parameter("hidden", None, "width of the policy; None: 128 (the paper), or 256 as_published"),
             Parameter("conditional", True, "whether the density depends on the example"),
             Parameter("floor", None, "share of the reference's own draws; None: 0.1, or 0 as_published"),
-            Parameter(
-                "as_published", False, "what the official code does wherever it differs from the paper"
-            ),
+            Parameter("as_published", False, "as the official code, where it differs from the paper"),
         ),
         learns=True,
     ),
@@ -391,7 +373,7 @@ WEIGHTINGS = (
             Parameter(
                 "variance",
                 "fixed-large",
-                "of the reverse step: fixed-large, fixed-small, or fixed-large-clipped (t = 0 as Kim et al.'s code)",
+                "of the reverse step: fixed-large, fixed-small; fixed-large-clipped has Kim et al.'s t = 0",
             ),
             Parameter("cap", 1.0, "largest weight: cosine's t = 999 alone is 97 % of the sum; None: no cap"),
         ),

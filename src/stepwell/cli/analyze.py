@@ -67,7 +67,8 @@ def run_gain(options: argparse.Namespace) -> None:
     weighting = None if options.weighting is None else weighting_of(options.weighting)
     made, training, steps = _subject(options)
     recipe, started = made.recipe, time.monotonic()
-    found = gain(training, made.data.train, recipe.batch * recipe.accumulate, effort, weighting)
+    batch = recipe.batch * recipe.accumulate
+    found = gain(training, made.data.train, batch, effort, weighting, _count)
     if options.json:
         print(json.dumps(_finite({**found.plain(), "steps": steps})))
         return
@@ -141,6 +142,14 @@ def _short_run(options: argparse.Namespace) -> tuple[Experiment, Training, int]:
                 looks = f"{float(report.u.median()):.2f} of time"
                 progress.update(step + 1, {"loss": float(report.plain), "looks": looks})
     return made, training, recipe.steps
+
+
+def _count(done: int, total: int) -> None:
+    """How far a measurement is, where somebody may be watching."""
+    if sys.stderr.isatty():
+        print(
+            f"\rmeasuring {done} of {total} ", end="" if done < total else "\r", file=sys.stderr, flush=True
+        )
 
 
 def _trains_on_another_density(training: Training) -> bool:

@@ -93,12 +93,12 @@ class _Measurement:
         """[ceil(G / world)]: this rank's share of one example's losses at the grid, the last one padded."""
         grid, group, batch = self.spec.grid, self.view.group, len(self.view.x0)
         parts = [torch.zeros(0, device=self.view.x0.device)]
-        share = -(-len(grid) // group.world)
+        share, shared = -(-len(grid) // group.world), self.view.tick.shared()
         example, given = self._one_of_all() if grid else (self.view.x0, None)
         for start in range(group.rank * share, (group.rank + 1) * share, batch):
             places = [min(place, len(grid) - 1) for place in range(start, start + batch)]
             # Each place of the grid has its own noise, whichever rank measures it.
-            drawn = [noise(self.view.tick.shared(), self._noise(f"row {k}"), example[:1]) for k in places]
+            drawn = [noise(shared, self._noise(f"row {k}"), example[:1]) for k in places]
             u = torch.tensor([grid[k] for k in places], dtype=torch.float32, device=example.device)
             parts.append(self.view.loss_at(example, torch.cat(drawn), u, given, self.spec.target))
         return torch.cat(parts)[:share]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from stepwell.core.condition import joined, leaves, rebuilt, select
+from stepwell.core.condition import leaves, rebuilt
 from stepwell.core.density import Density, inside
+from stepwell.core.errors import Unsupported
 from stepwell.core.sampler import State
 from stepwell.core.shapes import PerExample
 from stepwell.core.tick import Tick
@@ -19,30 +21,43 @@ class Pool:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.x0: Tensor | None = None
         self.condition: Any = None
-        self._restored: list[Tensor] = []
+        self._kept: list[Tensor] = []
+
+    @property
+    def x0(self) -> Tensor | None:
+        """[<= size, ...]: the newest last."""
+        return self._kept[0] if self._kept else None
 
     def see(self, x0: Tensor, condition: Any) -> None:
         """Take in a micro-batch."""
-        x0 = x0.detach()
-        if self._restored:
-            self.x0, *kept = (tensor.to(x0.device) for tensor in self._restored)
-            self.condition, self._restored = rebuilt(condition, kept), []
-        if len(x0) < self.size and self.x0 is not None:
-            room = slice(max(0, len(self.x0) + len(x0) - self.size), None)
-            # Views would keep whole old batches alive; these are few and small.
-            condition = joined([select(self.condition, room), condition])
-            x0 = torch.cat([self.x0[room], x0])
-        self.x0, self.condition = x0[-self.size :], select(condition, slice(-self.size, None))
+        new = [tensor.detach() for tensor in (x0, *leaves(condition))]
+        if len(x0) < self.size:
+            new = _joined([tensor.to(x0.device) for tensor in self._kept], new)
+        self._kept = [tensor[-self.size :] for tensor in new]
+        self.condition = rebuilt(condition, self._kept[1:])
 
     def state_dict(self) -> State:
-        """The examples kept, if batches are so small that they come from several."""
-        kept = self._restored or ([] if self.x0 is None else [self.x0, *leaves(self.condition)])
-        return {str(index): tensor.clone() for index, tensor in enumerate(kept)}
+        """The examples kept: where batches are small, the next probe needs them."""
+        return {str(index): tensor.clone() for index, tensor in enumerate(self._kept)}
 
     def load_state_dict(self, state: State) -> None:
-        self._restored = [state[str(index)] for index in range(len(state))]
+        """Continue where `state_dict` was taken; the condition's structure comes with the next batch."""
+        self._kept = [state[str(index)].clone() for index in range(len(state))]
+
+
+def _joined(old: Sequence[Tensor], new: Sequence[Tensor]) -> list[Tensor]:
+    """Examples and their conditions, one batch after the other, in memory that no loop can reuse."""
+    if not old:
+        return [tensor.clone() for tensor in new]
+    shapes = [[tuple(tensor.shape[1:]) for tensor in part] for part in (old, new)]
+    if shapes[0] != shapes[1]:
+        raise Unsupported(
+            f"a probe collects batches as small as {len(new[0])} until it has enough examples, but theirs "
+            f"changed from {shapes[0]} to {shapes[1]}: train on batches of one shape, or give the sampler "
+            f"images={max(1, len(new[0]) // 2)}, so that one batch is enough."
+        )
+    return [torch.cat(both) for both in zip(old, new, strict=True)]
 
 
 def times(tick: Tick, stream: str, count: int, device: torch.device) -> PerExample:

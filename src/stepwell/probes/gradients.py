@@ -43,11 +43,12 @@ class Gradients:
         if x0 is None or len(x0) < 2 * each:
             return None
         parameters = view.parameters()
-        self._sketch = self._sketch or Sketch(parameters)
+        if self._sketch is None or not self._sketch.fits(parameters):
+            self._sketch = Sketch(parameters)
         tick, stratum = view.tick, spec.stratum(view.tick.step)
         low, high = spec.borders[stratum : stratum + 2]
         halves = []
-        with forked(tick, "probe dropout", x0.device):
+        with forked(tick, "probe dropout", x0.device), torch.enable_grad():
             for half, target in enumerate((None, spec.target)):
                 # Neighbours in a batch may be alike (augmentations, buckets): both halves get of each.
                 rows = torch.arange(half, 2 * each, 2, device=x0.device)

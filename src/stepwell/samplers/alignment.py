@@ -61,6 +61,10 @@ class Alignment(Strata):
     def _learned(self) -> Tensor:
         return self.gains().clamp(min=0)
 
+    def reaches(self, u: Tensor) -> Tensor:
+        # Any stratum may turn out to gain nothing, and is then left out: only a floor reaches all.
+        return torch.zeros_like(u, dtype=torch.bool)
+
     def _metrics(self) -> Metrics:
         gains = self.gains()
         return {"negative_gains": (gains < 0).float().mean()}

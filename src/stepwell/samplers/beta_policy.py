@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -18,15 +19,21 @@ from stepwell.core.process import NoiseProcess
 from stepwell.core.sampler import Draw, Metrics, State, TimestepSampler, matching
 from stepwell.core.shapes import PerExample
 from stepwell.core.tick import Tick
-from stepwell.samplers.alignment import Alignment
 from stepwell.samplers.beta_table import BetaTable
-from stepwell.samplers.policy import Policy, first_shapes
+from stepwell.samplers.policy import Descent, Policy, first_shapes
 from stepwell.samplers.policy_credit import AlignmentCredit, Choice, Credit, DecreaseCredit
 from stepwell.samplers.policy_network import prepared
 from stepwell.samplers.policy_reward import CORRECTED, PUBLISHED, Rules, beta_entropy
-from stepwell.samplers.selection import METHODS, spaced
+from stepwell.samplers.selection import spaced
 from stepwell.samplers.strata import strata_spec
+from stepwell.samplers.sure_gains import SureGains
 
+_T = TypeVar("_T")
+
+STRATA = 10
+"""Whose gains pay the policy under credit=alignment: a Beta resolves no more, and fewer are known sooner."""
+_QUICK = Descent(1e-2, memory=0.99)
+"""For gradients that are exact: what they were long ago need not slow down what follows."""
 REMEMBERED = 256
 """Examples of the last draw whose densities are kept: their mean is `density` when no x0 is given."""
 
@@ -54,31 +61,32 @@ def beta_policy(
     """
     require.one_of("credit", credit, ("decrease", "alignment"))
     rules = _rules(process, as_published, target, hidden, floor)
+    if grid is not None:
+        rules = replace(rules, grid=require.count("grid", grid))
     table = BetaTable(len(process.grid()), process.reference, rules.floor, rules.rounded)
     paid: Credit
     if credit == "alignment":
         if as_published:
-            raise InvalidParameter(
-                "as_published is the official code, whose credit is the decrease: leave out one."
-            )
-        every_steps = require.count("every_steps", 10 if every_steps is None else every_steps)
-        spec = strata_spec(process, 20, every_steps, 16, rules.target, "adam")
-        gains = Alignment("beta-policy", process.reference, spec, decay=0.7)
-        paid = AlignmentCredit(gains, table, _entropy(entropy, 1.0))
-        rate = 1e-2
+            raise InvalidParameter("as_published pays the decrease, as the official code: leave out credit=.")
+        spec = strata_spec(process, STRATA, _or(every_steps, 10), 16, rules.target, "adam")
+        gains = SureGains("beta-policy", process.reference, spec, decay=0.85)
+        paid = AlignmentCredit(gains, table, require.not_negative("entropy", _or(entropy, 0.5)))
     else:
-        if grid is not None:
-            rules = replace(rules, grid=require.count("grid", grid))
-        every_steps = require.count("every_steps", 40 if every_steps is None else every_steps)
-        choice = _choice(selection, queue, subset, rules)
-        decrease = _decrease_spec(len(process.grid()), every_steps, subset, rules)
-        paid = DecreaseCredit(decrease, table, rules, choice, _entropy(entropy, 1e-2))
-        rate = _published_rate(process)
-    rate = rate if learning_rate is None else require.positive("learning_rate", learning_rate)
-    policy = Policy(rules.hidden, conditional, rules.bounds, rate, require.positive("clip", clip))
+        choice = Choice("all" if subset == "all" else selection, queue)
+        decrease = _decrease_spec(table.timesteps, _or(every_steps, 40), subset, rules)
+        weight = require.not_negative("entropy", _or(entropy, 1e-2))
+        paid = DecreaseCredit(decrease, table, rules, choice, weight)
+    usual = _published_descent(process) if credit == "decrease" else _QUICK
+    rate = require.positive("learning_rate", _or(learning_rate, usual.learning_rate))
+    rule = replace(usual, learning_rate=rate, clip=require.positive("clip", clip))
+    policy = Policy(rules.hidden, conditional, rules.bounds, rule)
     label = f"beta-policy(credit={credit}, hidden={rules.hidden if conditional else 'none'}, "
-    label += f"subset={subset}, timesteps={table.timesteps}, as_published={as_published})"
+    label += f"subset={subset} of {rules.grid or table.timesteps}, as_published={as_published})"
     return BetaPolicy(label, policy, table, paid)
+
+
+def _or(given: _T | None, default: _T) -> _T:
+    return default if given is None else given
 
 
 def _rules(
@@ -95,16 +103,6 @@ def _rules(
     if floor is not None:
         rules = replace(rules, floor=require.between("floor", floor, 0, 1))
     return rules
-
-
-def _entropy(given: float | None, default: float) -> float:
-    return default if given is None else require.not_negative("entropy", given)
-
-
-def _choice(selection: str, queue: int, subset: int | str, rules: Rules) -> Choice:
-    require.one_of("selection", selection, METHODS)
-    require.count("queue", queue, least=rules.least_rows)
-    return Choice("all" if subset == "all" else selection, queue)
 
 
 def _decrease_spec(timesteps: int, every_steps: int, subset: int | str, rules: Rules) -> DecreaseSpec:
@@ -125,13 +123,13 @@ def _decrease_spec(timesteps: int, every_steps: int, subset: int | str, rules: R
     return DecreaseSpec(every_steps, rules.target, first, grid, rules.fresh_noise, rules.train_mode)
 
 
-def _published_rate(process: NoiseProcess) -> float:
+def _published_descent(process: NoiseProcess) -> Descent:
     """1e-2 for linear and quadratic schedules, 1e-3 for cosine ones (Kim et al. 2025, Tab. 7 to 9).
 
     They are told apart by the SNR in the middle of time: 0.08, 0.50 and 0.97. Flow and EDM are beyond it.
     """
     middle = torch.full((1,), 0.5, dtype=torch.float64)
-    return 1e-2 if float(process.log_snr(middle)) < math.log(0.7) else 1e-3
+    return Descent(1e-2 if float(process.log_snr(middle)) < math.log(0.7) else 1e-3)
 
 
 class BetaPolicy(TimestepSampler):
@@ -190,7 +188,7 @@ class BetaPolicy(TimestepSampler):
             return metrics
         x, drawn = feedback.action[:, :-1].unflatten(1, self._example), feedback.action[:, -1]
         before = self._policy.improve(x, lambda shapes: loss(shapes, drawn))
-        return {**metrics, **self._policy_metrics(x, before)}
+        return {**metrics, **self._policy_metrics(x[:REMEMBERED], before[:REMEMBERED])}
 
     @torch.no_grad()
     def _policy_metrics(self, x: Tensor, before: Tensor) -> Metrics:

@@ -111,7 +111,7 @@ class BetaTable:
     def log_prob(self, shapes: Tensor, inner: PerExample) -> PerExample:
         """The log-density of draws, from their Beta variables [B] and shapes [B, 2]; differentiable."""
         borders = self._inner_edges.on(inner.device, inner.dtype)
-        bins = torch.searchsorted(borders[1:-1], inner[:, None], right=True)
+        bins = torch.searchsorted(borders[1:-1], inner.contiguous()[:, None], right=True)
         return (self.masses(shapes).gather(1, bins)[:, 0] * self.bins).log()
 
     def mean(self, shapes: Tensor) -> Table:

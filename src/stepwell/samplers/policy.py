@@ -17,25 +17,36 @@ from stepwell.samplers.policy_network import FIRST_OUTPUT, SMALLEST_SHAPE, Polic
 
 @dataclass(frozen=True)
 class Bounds:
-    """How far the shapes of a Beta may go: as they are halfway to a bound, then more slowly towards it."""
+    """From the network's outputs to shapes a and b, and how far these may go."""
 
     least: float = 0.0
-    """Of a and of b; 0: none."""
     most: float = math.inf
-    """Of a + b."""
 
-    def __call__(self, shapes: Tensor) -> Tensor:
-        """Shapes [B, 2] within the bounds."""
-        if self.least:
-            low = self.least * (1 + torch.exp(shapes.clamp(max=2 * self.least) / self.least - 2))
-            shapes = torch.where(shapes < 2 * self.least, low, shapes)
-        if self.most < math.inf:
-            total, half = shapes.sum(1, keepdim=True), self.most / 2
-            # Not a tanh: whose slope would be lost to rounding, and the policy with it.
-            beyond = (total - half).clamp(min=0) / half
-            bounded = total.clamp(max=half) + half * beyond / (1 + beyond)
-            shapes = shapes * (bounded / total)
-        return shapes
+    def __call__(self, outputs: Tensor) -> Tensor:
+        """softplus(outputs) + 1e-5 [B, 2], each within the bounds."""
+        return F.softplus(self._kept(outputs)) + SMALLEST_SHAPE
+
+    def strain(self, outputs: Tensor) -> Tensor:
+        """A loss that brings outputs [B, 2] back to where they make a difference.
+
+        A bend instead would leave a gradient so much smaller than those Adam remembers that they stay there.
+        """
+        return 0.1 * (outputs - self._kept(outputs)).square().mean()
+
+    def _kept(self, outputs: Tensor) -> Tensor:
+        lowest = math.log(math.expm1(self.least)) if self.least else -math.inf
+        return outputs.clamp(lowest, self.most)
+
+
+@dataclass(frozen=True)
+class Descent:
+    """How the policy is trained."""
+
+    learning_rate: float
+    clip: float = 1.0
+    """Largest norm of the gradient."""
+    memory: float = 0.999
+    """Adam's second beta."""
 
 
 class Adam:
@@ -44,8 +55,8 @@ class Adam:
     torch's own counts steps in a tensor and reads it back, and its state is not named.
     """
 
-    def __init__(self, network: nn.Module, learning_rate: float, clip: float) -> None:
-        self.network, self.learning_rate, self.clip = network, learning_rate, clip
+    def __init__(self, network: nn.Module, rule: Descent) -> None:
+        self.network, self.rule = network, rule
         self.first = {name: torch.zeros_like(p) for name, p in network.named_parameters()}
         self.second = {name: torch.zeros_like(p) for name, p in network.named_parameters()}
         self.steps = 0
@@ -55,17 +66,18 @@ class Adam:
         parameters = dict(self.network.named_parameters())
         gradients = torch.autograd.grad(loss, list(parameters.values()))
         norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
-        factor = (self.clip / (norm + 1e-6)).clamp(max=1)
+        factor = (self.rule.clip / (norm + 1e-6)).clamp(max=1)
         self.steps += 1
         for (name, parameter), gradient in zip(parameters.items(), gradients, strict=True):
             self._move(name, parameter, torch.where(norm.isfinite(), gradient * factor, 0.0))
 
     @torch.no_grad()
     def _move(self, name: str, parameter: Tensor, gradient: Tensor) -> None:
+        memory = self.rule.memory
         first = self.first[name].lerp_(gradient, 0.1)
-        second = self.second[name].mul_(0.999).addcmul_(gradient, gradient, value=0.001)
-        root = second.sqrt().div_(math.sqrt(1 - 0.999**self.steps)).add_(1e-8)
-        parameter.addcdiv_(first, root, value=-self.learning_rate / (1 - 0.9**self.steps))
+        second = self.second[name].mul_(memory).addcmul_(gradient, gradient, value=1 - memory)
+        root = second.sqrt().div_(math.sqrt(1 - memory**self.steps)).add_(1e-8)
+        parameter.addcdiv_(first, root, value=-self.rule.learning_rate / (1 - 0.9**self.steps))
 
     def to(self, device: torch.device) -> None:
         """Go on with everything on another device."""
@@ -90,25 +102,26 @@ class Adam:
 class Policy:
     """One network per kind of example (channels, sides), made when the first of it comes."""
 
-    def __init__(
-        self, hidden: int, conditional: bool, bounds: Bounds, learning_rate: float, clip: float
-    ) -> None:
-        self._hidden, self._conditional, self._bounds = hidden, conditional, bounds
-        self._learning_rate, self._clip = learning_rate, clip
+    def __init__(self, hidden: int, conditional: bool, bounds: Bounds, rule: Descent) -> None:
+        self._hidden, self._conditional, self._bounds, self._rule = hidden, conditional, bounds, rule
         self._trained: dict[str, Adam] = {}
 
     def __call__(self, x: Tensor) -> Tensor:
         """The shapes (a, b) [B, 2] for prepared examples x; differentiable."""
-        trained = self._of(x)
+        return self._bounds(self._outputs(x))
+
+    def _outputs(self, x: Tensor) -> Tensor:
         # A mixed-precision loop around the draw would run the convolutions in bfloat16.
         with _full_precision(x.device):
-            return self._bounds(F.softplus(trained.network(x)) + SMALLEST_SHAPE)
+            outputs: Tensor = self._of(x).network(x)
+            return outputs
 
     def improve(self, x: Tensor, loss: Callable[[Tensor], Tensor]) -> Tensor:
         """One step on a loss of the shapes of x; returns what they were."""
         with torch.enable_grad():
-            shapes = self(x)
-            self._of(x).descend(loss(shapes))
+            outputs = self._outputs(x)
+            shapes = self._bounds(outputs)
+            self._of(x).descend(loss(shapes) + self._bounds.strain(outputs))
         return shapes.detach()
 
     def _of(self, x: Tensor) -> Adam:
@@ -127,7 +140,7 @@ class Policy:
             network = PolicyNetwork(channels, sides, self._hidden, device)
         else:
             network = SamePolicy(device)
-        return Adam(network, self._learning_rate, self._clip)
+        return Adam(network, self._rule)
 
     def state_dict(self) -> State:
         return {kind: trained.state_dict() for kind, trained in self._trained.items()}
@@ -141,7 +154,7 @@ class Policy:
 
 def first_shapes() -> Tensor:
     """The shapes [1, 2] of a policy that has learned nothing."""
-    return F.softplus(torch.full((1, 2), FIRST_OUTPUT)) + SMALLEST_SHAPE
+    return Bounds()(torch.full((1, 2), FIRST_OUTPUT))
 
 
 def _full_precision(device: torch.device) -> AbstractContextManager[object]:

@@ -9,19 +9,17 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from stepwell.core import require
 from stepwell.core.errors import InvalidParameter, Unsupported
 from stepwell.core.feedback import DecreaseSignal, Feedback
 from stepwell.core.lookup import Lookup
 from stepwell.core.probe_spec import DecreaseSpec, GradientSpec, ProbeSpec, Times
 from stepwell.core.sampler import Metrics, State
 from stepwell.core.shapes import PerExample
-from stepwell.samplers.alignment import Alignment
 from stepwell.samplers.beta_table import BetaTable
 from stepwell.samplers.policy_reward import Rules, beta_entropy, beta_log_density
-from stepwell.samplers.selection import explained, select
-
-LEAST_GAIN = 0.1
-"""What a stratum without gain counts for, in units of the mean gain."""
+from stepwell.samplers.selection import METHODS, explained, select
+from stepwell.samplers.sure_gains import SureGains
 
 PolicyLoss = Callable[[Tensor, PerExample], Tensor]
 """(shapes [B, 2], the Beta variables [B] that were drawn) -> what the policy should lower."""
@@ -66,6 +64,9 @@ class DecreaseCredit(Credit):
     def __init__(
         self, spec: DecreaseSpec, table: BetaTable, rules: Rules, choice: Choice, entropy: float
     ) -> None:
+        if choice.method != "all":
+            require.one_of("selection", choice.method, METHODS)
+        require.count("queue", choice.queue, least=rules.least_rows)
         self.spec: DecreaseSpec = spec
         self._table, self._rules, self._choice, self._entropy = table, rules, choice, entropy
         self._queue = torch.zeros(0, len(spec.grid))
@@ -127,20 +128,21 @@ class AlignmentCredit(Credit):
     """Each stratum of time is paid what a draw from it lowers the target by, to first order.
 
     That reward belongs to the timestep, not to the example, so its expectation is known exactly: the policy
-    climbs mean over x0 of sum_k p_k(x0) r_k + c H, r_k = ln(gain of k), and nothing is sampled.
+    climbs mean over x0 of sum_k p_k(x0) r_k + c H, and nothing is sampled.
     """
 
-    def __init__(self, gains: Alignment, table: BetaTable, entropy: float) -> None:
+    def __init__(self, gains: SureGains, table: BetaTable, entropy: float) -> None:
         self.spec: GradientSpec = gains.probe
         self._gains, self._table, self._entropy = gains, table, entropy
         borders = torch.tensor(self.spec.borders, dtype=torch.float64)
         self._shares = Lookup(table.shares(borders))
 
     def hear(self, feedback: Feedback) -> tuple[PolicyLoss, Metrics]:
-        heard = self._gains.learn(feedback)
-        gains = self._gains.gains()
-        ready = (heard["strata_seen"] >= 1) & gains.isfinite().all()
-        rewards = torch.where(ready, worth(gains), 0.0)
+        metrics = self._gains.learn(feedback)
+        # In units of the mean gain before it shrank: where all is noise, nobody is paid.
+        rewards = worth(self._gains.sure() / self._gains.gains().abs().mean().clamp(min=1e-30))
+        ready = self._gains.ready & rewards.isfinite().all()
+        rewards = torch.where(ready, rewards, 0.0)
 
         def loss(shapes: Tensor, drawn: PerExample) -> Tensor:
             masses = self._table.log_masses(shapes).exp()
@@ -148,7 +150,7 @@ class AlignmentCredit(Credit):
             reward = (shares * rewards).sum(1).mean()
             return -(reward + self._entropy * beta_entropy(shapes).mean()) * ready
 
-        return loss, heard
+        return loss, metrics
 
     def portrait(self) -> Mapping[str, Tensor]:
         return self._gains.portrait()
@@ -161,12 +163,12 @@ class AlignmentCredit(Credit):
 
 
 def worth(gains: Tensor) -> Tensor:
-    """ln of the gains [K] in units of their mean, where they are positive; 0.1 stands for no gain.
+    """The reward [K] of a draw from each stratum, from its gain in units of the mean: asinh.
 
-    The best density is then in proportion to the gains, to the power of 1 / the entropy's weight; with the
-    gains themselves as a reward, one stratum far above the mean would take all draws.
+    Linear in small gains; logarithmic in large ones, so that the best density goes with a power of the gains
+    and a stratum far above the mean does not take all draws.
     """
-    return (LEAST_GAIN + (gains / gains.abs().mean().clamp(min=1e-30)).clamp(min=0)).log()
+    return torch.asinh(gains)
 
 
 def _reward_metrics(reward: PerExample) -> Metrics:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -18,13 +19,10 @@ _SIDE, _CHANNELS, _DEPTH = 4, (32, 64, 128), 2
 FIRST_OUTPUT, SMALLEST_SHAPE = 0.5, 1e-5
 """Of the official code: a = b = softplus(0.5) + 1e-5 = 0.974087 at first."""
 
-_CONVOLUTION = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-_MAXIMUM: tuple[Callable[..., Tensor], ...] = (F.max_pool1d, F.max_pool2d, F.max_pool3d)
-_AVERAGE: tuple[Callable[..., Tensor], ...] = (
-    F.adaptive_avg_pool1d,
-    F.adaptive_avg_pool2d,
-    F.adaptive_avg_pool3d,
-)
+_Operation = Callable[..., Tensor]
+_CONVOLUTION: tuple[_Operation, ...] = (F.conv1d, F.conv2d, F.conv3d)
+_MAXIMUM: tuple[_Operation, ...] = (F.max_pool1d, F.max_pool2d, F.max_pool3d)
+_AVERAGE: tuple[_Operation, ...] = (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)
 
 
 def prepared(x0: Tensor) -> Tensor:
@@ -37,62 +35,81 @@ def prepared(x0: Tensor) -> Tensor:
     return x if sides == list(x.shape[2:]) else _AVERAGE[len(sides) - 1](x, sides)
 
 
+class _Layer(nn.Module):
+    """A weight and a bias, uniform within 1 / sqrt(fan in), as torch's layers start.
+
+    Not torch's layers: these would draw from the global generator.
+    """
+
+    def __init__(
+        self, operation: _Operation, shape: tuple[int, ...], name: str, device: torch.device
+    ) -> None:
+        super().__init__()
+        self._operation = operation
+        bound = 1 / math.sqrt(math.prod(shape[1:]))
+
+        def start(part: str, shape: tuple[int, ...]) -> nn.Parameter:
+            chance = uniforms(stream_key("policy", name, part), math.prod(shape), device)
+            return nn.Parameter(((2 * chance - 1) * bound).view(shape))
+
+        self.weight, self.bias = start("weight", shape), start("bias", shape[:1])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, out, ...] for [B, in, ...]."""
+        return self._operation(x, self.weight, self.bias)
+
+
 class PolicyNetwork(nn.Module):
     """Three convolutions with pooling and an MLP (the official code's network), for any kind of example.
 
     Vectors have no convolutions. What these leave is filled up to 4 per side, as 32 pixels give it, so that
-    all sizes of images share one network. Weights start from a fixed stream, the same on every rank and device.
+    all sizes of images share one network. Weights start from a fixed stream, alike on all ranks and devices.
     """
 
     def __init__(self, channels: int, sides: int, hidden: int, device: torch.device) -> None:
         super().__init__()
-        convolutions, width = [], channels
-        for out in _CHANNELS if sides else ():
-            layer = nn.utils.skip_init(_CONVOLUTION[sides - 1], width, out, 3, padding=1, device=device)
-            convolutions.append(layer)
-            width = out
-        widths = [width * _SIDE**sides, *[hidden] * _DEPTH, 2]
-        self.convolutions = nn.ModuleList(convolutions)
-        self.linear = nn.ModuleList(
-            nn.utils.skip_init(nn.Linear, one, other, device=device) for one, other in pairwise(widths)
-        )
         self._sides = sides
-        self._start()
-
-    @torch.no_grad()
-    def _start(self) -> None:
-        layers: list[nn.Module] = [*self.convolutions, *self.linear]
-        for number, layer in enumerate(layers):
-            weight, bias = layer.get_parameter("weight"), layer.get_parameter("bias")
-            if layer is layers[-1]:
-                weight.zero_()
-                bias.fill_(FIRST_OUTPUT)
-                continue
-            for name, values in (("weight", weight), ("bias", bias)):
-                chance = uniforms(stream_key("policy", number, name), values.numel(), values.device)
-                values.copy_((2 * chance - 1).view_as(values) / math.sqrt(weight[0].numel()))
+        widths = [channels, *_CHANNELS] if sides else [channels]
+        self.convolutions = nn.ModuleList(
+            _Layer(_convolution(sides), (out, width, *[3] * sides), f"convolution {number}", device)
+            for number, (width, out) in enumerate(pairwise(widths))
+        )
+        widths = [widths[-1] * _SIDE**sides, *[hidden] * _DEPTH, 2]
+        self.linear = nn.ModuleList(
+            _Layer(F.linear, (out, width), f"linear {number}", device)
+            for number, (width, out) in enumerate(pairwise(widths))
+        )
+        with torch.no_grad():
+            self.linear[-1].get_parameter("weight").zero_()
+            self.linear[-1].get_parameter("bias").fill_(FIRST_OUTPUT)
 
     def forward(self, x: Tensor) -> Tensor:
         """Two outputs [B, 2] for prepared examples."""
-        for convolution in self.convolutions:
-            x = torch.relu(convolution(x))
-            halves = [min(2, side) for side in x.shape[2:]]
-            x = _MAXIMUM[self._sides - 1](x, halves)
+        for layer in self.convolutions:
+            x = torch.relu(layer(x))
+            x = _MAXIMUM[self._sides - 1](x, [min(2, side) for side in x.shape[2:]])
         # Sides of less than 32 leave less than 4. F.pad begins with the last of them.
         missing = [(0, _SIDE - side) for side in reversed(x.shape[2:])]
         x = F.pad(x, [count for side in missing for count in side]).flatten(1)
-        for number, linear in enumerate(self.linear):
-            x = linear(torch.relu(x) if number else x)
+        for number, layer in enumerate(self.linear):
+            x = layer(torch.relu(x) if number else x)
         return x
+
+
+def _convolution(sides: int) -> _Operation:
+    return partial(_CONVOLUTION[sides - 1], padding=1)
 
 
 class SamePolicy(nn.Module):
     """Two numbers: the same density for every example."""
 
+    reach = 16.0
+    """One step of Adam moves a network's outputs by many times its rate, since all weights move at once."""
+
     def __init__(self, device: torch.device) -> None:
         super().__init__()
-        self.outputs = nn.Parameter(torch.full((2,), FIRST_OUTPUT, device=device))
+        self.numbers = nn.Parameter(torch.zeros(2, device=device))
 
     def forward(self, x: Tensor) -> Tensor:
         """Two outputs [B, 2] for prepared examples."""
-        return self.outputs.expand(len(x), 2)
+        return (FIRST_OUTPUT + self.reach * self.numbers).expand(len(x), 2)

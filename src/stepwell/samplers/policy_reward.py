@@ -27,7 +27,7 @@ class Rules:
     summed: bool = False
     """The paper averages a reward over S; the code adds, which ties the reward's scale to |S|."""
     fresh_noise: bool = False
-    """The code measures with new noise after the update: 12 to 47 times the reward's spread, all of it noise."""
+    """The code measures with new noise after the update: 12 to 47 times the spread, all of it noise."""
     train_mode: bool = False
     """The code leaves dropout on, with another mask after the update: noise again."""
     advantage: bool = True
@@ -48,8 +48,8 @@ class Rules:
     """Of the policy network: 128 in the paper's table, 256 in the code's configuration."""
     floor: float = 0.1
     """Share of the objective's own draws. Without it a noisy reward may starve a timestep for good."""
-    bounds: Bounds = field(default_factory=lambda: Bounds(least=0.3, most=64.0))
-    """Of the shapes: with b = 0.3 an eighth of the draws is the last of 1000 timesteps. The code has none."""
+    bounds: Bounds = field(default_factory=lambda: Bounds(least=0.5, most=32.0))
+    """Of a and b: at most a fifth of all draws is one of 1000 timesteps. The code has none."""
 
     def reward(self, rewards: Tensor) -> PerExample:
         """One reward per example [B] from those at S [B, |S|]."""
@@ -57,7 +57,7 @@ class Rules:
         return reward / math.log(2) if self.bits else reward
 
     def loss(self, log_prob: PerExample, entropy: PerExample, reward: PerExample, weight: float) -> Tensor:
-        """REINFORCE: -mean(log pi advantage) - weight mean(H); the code has -mean(log pi (reward + weight H))."""
+        """REINFORCE: -mean(log pi advantage) - weight mean(H); the code -mean(log pi (reward + weight H))."""
         worth = advantage(reward) if self.advantage else reward.nan_to_num(0.0, 0.0, 0.0)
         if self.entropy_in_reward:
             return -(log_prob * (worth + weight * entropy)).mean()

@@ -68,6 +68,7 @@ class Strata(OneDensity):
         )
         self._seen = torch.zeros(spec.strata)
         self._masses = torch.ones(spec.strata)
+        self._edges = edges(spec.strata).float()
 
     @property
     def probe(self) -> GradientSpec:
@@ -77,7 +78,7 @@ class Strata(OneDensity):
     def current(self) -> Density:
         # Made when a draw asks: most updates change nothing.
         if self._density is None:
-            table = Table(edges(len(self._masses)).to(self._masses), self._masses)
+            table = Table(self._edges, self._masses)
             flat = isinstance(self._reference, Uniform)
             self._density = table if flat else Tilted(self._reference, table)
         return self._density
@@ -122,6 +123,7 @@ class Strata(OneDensity):
 
     def _move(self, device: torch.device) -> None:
         self._seen, self._masses = self._seen.to(device), self._masses.to(device)
+        self._edges = self._edges.to(device)
 
     def state_dict(self) -> State:
         return {"kind": self.label, "seen": self._seen.clone(), "masses": self._masses.clone()}
