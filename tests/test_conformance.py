@@ -82,6 +82,8 @@ def _variants() -> Iterator[Case]:
         yield Case(f"speed-as-published-{process}", paired, dependent=True)
     for version in ("current", "legacy", "lognorm"):
         yield Case(f"speed-{version}-auto", _named("speed", "flow", version=version, tau="auto"))
+    for name, own in {"alignment": {"credit": "alignment"}, "as-published": {"as_published": True}}.items():
+        yield Case(f"beta-policy-{name}", _named("beta-policy", "linear", **own), taught=True)
     yield Case("table-borders", _named("table", "linear", borders=(0, 0.1, 0.15, 0.5, 0.95, 1)))
 
 

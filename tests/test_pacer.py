@@ -217,8 +217,8 @@ def test_a_target_that_the_process_does_not_have_is_refused_before_any_work() ->
     line = Line()
     with pytest.raises(Unsupported, match="a flow does not have"):
         Pacer("alignment", "flow", loss_at=line.loss_at, optimizer=line.optimizer)
+    aimed = stepwell.sampler("alignment", "linear", target="min-srn")
     with pytest.raises(UnknownName, match="Did you mean 'min-snr'"):
-        aimed = stepwell.sampler("alignment", "linear", target="min-srn")
         Pacer(aimed, "linear", loss_at=line.loss_at, optimizer=line.optimizer)
 
 

@@ -87,7 +87,7 @@ class Pacer:
                 self.process, self.weighting, loss_at, optimizer, network, build.weighting_of
             )
             # A target that this process does not have is refused now, not at the first measurement.
-            self._watched.weight(self.sampler.probe.target)(self.process, torch.full((1,), 0.5))
+            self._watched.weight(self.sampler.probe.target)
         self._spec: ProbeSpec | None = None
         self._metrics: Metrics = {}
         self.seconds = 0.0

@@ -528,13 +528,13 @@ def test_what_is_not_finite_leaves_a_policy(bad: float, as_published: bool) -> N
 
 
 def test_an_action_is_handed_out_only_when_something_is_measured() -> None:
-    sampler, x0 = beta_policy(LINEAR), noise(5, 3, 64, 8)
+    sampler, x0 = beta_policy(LINEAR), noise(5, 3, 64, 9)
     tick = due(sampler, 1)
     assert sampler.draw(x0, replace(tick, step=tick.step + 1)).action is None
     drawn = sampler.draw(x0, tick)
     assert drawn.action is not None
     # What the policy saw of each example, and what was drawn for it.
-    assert drawn.action.shape == (5, 3 * 32 * 8 + 1)
+    assert drawn.action.shape == (5, 3 * 8 * 8 + 1)
     assert torch.equal(drawn.action[:, -1], drawn.u)
 
 
@@ -625,7 +625,7 @@ def in_two_bands(u: float, visit: int) -> float:
 def test_alignment_asks_for_gradients_of_the_target() -> None:
     spec = beta_policy(LINEAR, credit="alignment", target="min-snr").probe
     assert isinstance(spec, GradientSpec)
-    assert (spec.every_steps, spec.target, spec.strata, spec.preconditioned) == (10, "min-snr", 10, True)
+    assert (spec.every_steps, spec.target, spec.strata, spec.preconditioned) == (16, "min-snr", 10, True)
 
 
 @pytest.mark.parametrize("conditional", [True, False])

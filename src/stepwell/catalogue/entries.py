@@ -293,16 +293,12 @@ SAMPLERS = (
         (
             Parameter("credit", "decrease", "who earns: each example its decrease (the paper), or alignment"),
             Parameter("target", None, "the weighting whose objective should fall; None: vlb (the paper)"),
-            Parameter(
-                "every_steps", None, "from one policy update to the next; None: 40, or 10 for alignment"
-            ),
+            Parameter("every_steps", None, "steps between policy updates; None: 40, or 16 for alignment"),
             Parameter("queue", 20, "rows of measured decrease that the subset is chosen from"),
             Parameter("subset", 3, "timesteps that stand for all in the reward, or all"),
             Parameter("selection", "f", "how they are chosen: f (the paper), forward, random or grid"),
-            Parameter(
-                "grid", None, "timesteps in a row; None: 50 (neighbours fall alike), or all as_published"
-            ),
-            Parameter("entropy", None, "weight of the bonus for broad draws; None: 0.01, or 1 for alignment"),
+            Parameter("grid", None, "timesteps in a row; None: 50 (they fall alike), or all as_published"),
+            Parameter("entropy", None, "weight of the bonus for broad draws; None: 0.01, alignment 0.5"),
             Parameter("learning_rate", None, "of the policy; None: 1e-2, on schedules like cosine 1e-3"),
             Parameter("clip", 1.0, "largest norm of the policy's gradient"),
             Parameter("hidden", None, "width of the policy; None: 128 (the paper), or 256 as_published"),

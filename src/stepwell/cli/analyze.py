@@ -182,7 +182,7 @@ def _report(found: Gain, last: str) -> str:
         f"At batch {found.batch} noise is {100 * noise:.0f} % of an update: expect about {images.value:.2f}x "
         f"the images ({images.low:.2f} to {images.high:.2f}),",
         f"and at best {1 / ratio.value:.1f}x the speed, if all were noise. An estimate for the model as it",
-        "is now: noise grows as training goes on. What was measured on fashion16: benchmarks/RESULTS.md.",
+        "is now, and moves as training goes on. What was measured on fashion16: benchmarks/RESULTS.md.",
     ]
     return "\n".join(lines)
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 
 from stepwell.core.density import Density
-from stepwell.core.errors import InvalidParameter
+from stepwell.core.errors import InvalidParameter, Unsupported
 from stepwell.core.group import WorkerGroup
 from stepwell.core.preconditioner import adam_scale
 from stepwell.core.process import NoiseProcess
@@ -43,7 +43,14 @@ class Watched:
             return self.weighting
         if target not in self.targets:
             self.targets[target] = self.named(target)
+            self._require(target)
         return self.targets[target]
+
+    def _require(self, target: str) -> None:
+        try:
+            self.targets[target](self.process, torch.full((1,), 0.5))
+        except Unsupported as error:
+            raise Unsupported(f"{error} It is the sampler's target: give it target=simple.") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ def beta_policy(
     if credit == "alignment":
         if as_published:
             raise InvalidParameter("as_published pays the decrease, as the official code: leave out credit=.")
-        spec = strata_spec(process, STRATA, _or(every_steps, 10), 16, rules.target, "adam")
+        spec = strata_spec(process, STRATA, _or(every_steps, 16), 16, rules.target, "adam")
         gains = SureGains("beta-policy", process.reference, spec, decay=0.85)
         paid = AlignmentCredit(gains, table, require.not_negative("entropy", _or(entropy, 0.5)))
     else:
@@ -81,8 +81,10 @@ def beta_policy(
     rule = replace(usual, learning_rate=rate, clip=require.positive("clip", clip))
     policy = Policy(rules.hidden, conditional, rules.bounds, rule)
     label = f"beta-policy(credit={credit}, hidden={rules.hidden if conditional else 'none'}, "
-    label += f"subset={subset} of {rules.grid or table.timesteps}, as_published={as_published})"
-    return BetaPolicy(label, policy, table, paid)
+    label += (
+        f"subset={subset} of {rules.grid or 'all'}, timesteps={table.timesteps}, as_published={as_published})"
+    )
+    return BetaPolicy(label, policy, table, paid, rules.largest)
 
 
 def _or(given: _T | None, default: _T) -> _T:
@@ -138,8 +140,8 @@ class BetaPolicy(TimestepSampler):
     learns = True
     learns_from_losses = False
 
-    def __init__(self, label: str, policy: Policy, table: BetaTable, credit: Credit) -> None:
-        self.label = label
+    def __init__(self, label: str, policy: Policy, table: BetaTable, credit: Credit, largest: int) -> None:
+        self.label, self._largest = label, largest
         self._policy, self._table, self._credit = policy, table, credit
         self._shapes = first_shapes()
         self._example: torch.Size | None = None
@@ -152,7 +154,7 @@ class BetaPolicy(TimestepSampler):
         return self._credit.spec
 
     def place(self, v: PerExample, x0: Tensor, tick: Tick) -> Draw:
-        x = prepared(x0)
+        x = prepared(x0, self._largest)
         with torch.no_grad():
             shapes = self._policy(x)
             placed = self._table.place(shapes, v)
@@ -177,7 +179,9 @@ class BetaPolicy(TimestepSampler):
     @torch.no_grad()
     def _mean(self, x0: Tensor | None) -> Table:
         """The mean density of a batch; without one, of the last draw's."""
-        return self._table.mean(self._shapes if x0 is None else self._policy(prepared(x0)))
+        if x0 is None:
+            return self._table.mean(self._shapes)
+        return self._table.mean(self._policy(prepared(x0, self._largest)))
 
     def learn(self, feedback: Feedback) -> Metrics:
         if feedback.signal is None:

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from stepwell.core.random import stream_key, uniforms
 
 LARGEST = 32
-"""Examples are averaged down to this size: the published network is made for it."""
+"""The side of an image that the published network is made for."""
 _SIDE, _CHANNELS, _DEPTH = 4, (32, 64, 128), 2
 FIRST_OUTPUT, SMALLEST_SHAPE = 0.5, 1e-5
 """Of the official code: a = b = softplus(0.5) + 1e-5 = 0.974087 at first."""
@@ -25,13 +25,13 @@ _MAXIMUM: tuple[_Operation, ...] = (F.max_pool1d, F.max_pool2d, F.max_pool3d)
 _AVERAGE: tuple[_Operation, ...] = (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)
 
 
-def prepared(x0: Tensor) -> Tensor:
-    """Examples as the policy sees them, in float32: [B, D], or [B, C, ...] with 1 to 3 sides up to 32."""
+def prepared(x0: Tensor, largest: int = LARGEST) -> Tensor:
+    """Examples as a policy sees them: [B, D], or [B, C, ...] with 1 to 3 sides, averaged to `largest`."""
     x = x0.detach().to(torch.float32)
     if x.dim() <= 2:
         return x.reshape(len(x), -1)
     x = x.flatten(4) if x.dim() > 5 else x
-    sides = [min(side, LARGEST) for side in x.shape[2:]]
+    sides = [min(side, largest) for side in x.shape[2:]]
     return x if sides == list(x.shape[2:]) else _AVERAGE[len(sides) - 1](x, sides)
 
 

@@ -14,7 +14,7 @@ from stepwell.samplers.alignment import Alignment
 LEAST_VISITS = 3
 """Measurements of a stratum before its spread means anything."""
 ERRORS = 2.0
-"""A gain of fewer standard errors than this counts as none; of more where these are from few visits."""
+"""A gain of fewer standard errors than this counts as none."""
 
 
 class SureGains(Alignment):
@@ -56,9 +56,7 @@ class SureGains(Alignment):
         # As many measurements as the running mean remembers.
         count = self._visits.clamp(min=2, max=(1 + self._decay) / (1 - self._decay))
         error = (second - first.square()).clamp(min=0) / (count - 1)
-        # About Student's 97.5 % quantile: 4.3 for three visits, 2 for many.
-        errors = ERRORS * (1 + 2.3 / (count - 1))
-        left = 1 - errors.square() * error / gains.square().clamp(min=1e-30)
+        left = 1 - ERRORS**2 * error / gains.square().clamp(min=1e-30)
         return gains * left.clamp(min=0)
 
     def _move(self, device: torch.device) -> None:
