@@ -198,11 +198,11 @@ def table() -> None:
 
 HOW = (
     f"benchmarks/pays.py: tiny U-Net, linear schedule, batch 64, {STEPS} steps, evaluated 20 times, learning "
-    f"rate chosen among {', '.join(RATES)} for each method alike (seed {TUNING_SEED}, {TUNING_STEPS} steps, by "
-    f"the objective it is judged by, marked *), seeds {', '.join(map(str, SEEDS))}. Images until the held-out "
-    "objective (mean of 3 evaluations) reaches the baseline's end, over the baseline's own; geometric mean over "
-    "seeds, 95 % paired t interval on logarithms. Distance: Fréchet distance on fashion16 features (1,000 "
-    "images, DDIM 25), as a ratio, with its one-sided 95 % bound."
+    f"rate chosen among {', '.join(RATES)} for each method alike (seed {TUNING_SEED}, {TUNING_STEPS} steps, "
+    f"by the objective it is judged by, marked *), seeds {', '.join(map(str, SEEDS))}. Images until the "
+    "held-out objective (mean of 3 evaluations) reaches the baseline's end, over the baseline's own; "
+    "geometric mean over seeds, 95 % paired t interval on logarithms. Distance: Fréchet distance on "
+    "fashion16 features (1,000 images, DDIM 25), as a ratio, with its one-sided 95 % bound."
 )
 OTHERS = (
     "benchmarks/pays.py: settings and learning rates as chosen on fashion16 at batch 64, nothing tuned here. "

@@ -56,9 +56,9 @@ def _keep(rows: list[list[str]]) -> None:
     keep(
         "planted",
         "The planted problem: share of draws in the two bands that have something to learn",
-        f"{Path(__file__).name}: 10 bands of 100 timesteps, a linear denoiser each, 16-d Gaussian data, batch "
-        "64, Adam 2e-4, 2,000 steps; eight bands start at their optimum, two at zero. All draws from the first "
-        "step on; uniform: 0.20. Ten seeds, default settings.",
+        f"{Path(__file__).name}: 10 bands of 100 timesteps, a linear denoiser each, 16-d Gaussian data, "
+        "batch 64, Adam 2e-4, 2,000 steps; eight bands start at their optimum, two at zero. All draws from "
+        "the first step on; uniform: 0.20. Ten seeds, default settings.",
         ["method", "bands", "least", "seeds 0 to 9"],
         rows,
     )
