@@ -33,7 +33,7 @@ PAIRS = {
     "neyman": ("uniform", SIMPLE),
     "loss-root": ("uniform", SIMPLE),
     "neyman+min-snr": ("min-snr", MIN_SNR),
-    "alignment": ("uniform", BOUND),
+    "alignment:every_steps=16": ("uniform", BOUND),
     "alignment:target=simple": ("uniform", BOUND),
     "beta-policy:credit=alignment": ("uniform", BOUND),
     "loss-ema": ("uniform", SIMPLE),

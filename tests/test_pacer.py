@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import stepwell
-from stepwell.core.errors import InvalidParameter, UnknownName, Unsupported
+from stepwell.core.errors import InvalidParameter, Unsupported
 from stepwell.core.feedback import Feedback
 from stepwell.core.probe_spec import GradientSpec
 from stepwell.core.sampler import Draw, Metrics, TimestepSampler
@@ -217,9 +217,6 @@ def test_a_target_that_the_process_does_not_have_is_refused_before_any_work() ->
     line = Line()
     with pytest.raises(Unsupported, match="a flow does not have"):
         Pacer("alignment", "flow", loss_at=line.loss_at, optimizer=line.optimizer)
-    aimed = stepwell.sampler("alignment", "linear", target="min-srn")
-    with pytest.raises(UnknownName, match="Did you mean 'min-snr'"):
-        Pacer(aimed, "linear", loss_at=line.loss_at, optimizer=line.optimizer)
 
 
 def test_losses_that_are_not_one_per_example_are_refused() -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from synthetic import cell_borders, cell_masses, feedback
+from synthetic import cell_borders, cell_masses, feedback, teach
 from torch import Tensor
 
 import stepwell
@@ -21,6 +21,7 @@ from stepwell.catalogue.entries import ENTRIES
 from stepwell.catalogue.entry import Entry
 from stepwell.core.density import edges
 from stepwell.core.errors import InvalidParameter, StepwellError, UnknownName, Unsupported
+from stepwell.core.probe_spec import GradientSpec
 from stepwell.core.process import NoiseProcess
 from stepwell.core.sampler import TimestepSampler
 from stepwell.core.tick import Tick
@@ -79,6 +80,16 @@ def _of_processes(
 
 PROCESS_PARAMETERS = _of_processes(_number)
 
+STRATA = {
+    "strata": st.integers(1, 40),
+    "every_steps": st.integers(0, 50),
+    "images": st.integers(0, 40),
+    "decay": _number(0, 1),
+    "floor": _number(0, 1),
+    "metric": st.sampled_from(["adam", "plain", "adamw"]),
+}
+TARGETS = st.sampled_from([None, "vlb", "simple", "min-snr:gamma=3", "least-snr", 5])
+
 SAMPLER_PARAMETERS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "uniform": st.just({}),
     "logit-normal": _optional(mean=_number(-8, 8), std=_number(0.02, 8), as_published=FLAG),
@@ -99,7 +110,27 @@ SAMPLER_PARAMETERS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     ),
     "loss-second-moment": _optional(history=st.integers(0, 12), uniform_share=_number(0, 1), bins=COUNTS),
     "loss-ema": _optional(bins=COUNTS, decay=_number(0, 1), uniform_share=_number(0, 1)),
+    "loss-root": _optional(bins=COUNTS, decay=_number(0, 1), uniform_share=_number(0, 1)),
     "info-noise": _optional(bins=COUNTS, decay=_number(0, 1)),
+    "neyman": _optional(**STRATA),
+    "gradient-variance": _optional(**STRATA),
+    "alignment": _optional(**STRATA, target=TARGETS),
+    "beta-policy": _optional(
+        credit=st.sampled_from(["decrease", "alignment", "loss"]),
+        target=TARGETS,
+        every_steps=st.integers(0, 50),
+        queue=st.integers(0, 20),
+        subset=st.one_of(st.integers(0, 5), st.just("all")),
+        selection=st.sampled_from(["f", "forward", "random", "grid", "best"]),
+        grid=st.one_of(st.none(), st.integers(0, 60)),
+        entropy=_number(0, 2),
+        learning_rate=_number(0, 0.1),
+        clip=_number(0, 10),
+        hidden=st.integers(0, 32),
+        conditional=FLAG,
+        floor=_number(0, 1),
+        as_published=FLAG,
+    ),
 }
 
 WEIGHTING_PARAMETERS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
@@ -165,8 +196,13 @@ def _assert_sound(sampler: TimestepSampler, *borders: Tensor) -> None:
 
 
 def _assert_sound_before_and_after_learning(sampler: TimestepSampler, *borders: Tensor) -> None:
+    if isinstance(sampler.probe, GradientSpec):
+        borders = (*borders, torch.tensor(sampler.probe.borders, dtype=torch.float64))
     _assert_sound(sampler, *borders)
-    sampler.learn(feedback(Tick().uniform("anywhere", 500)))
+    if sampler.probe is None:
+        sampler.learn(feedback(Tick().uniform("anywhere", 500)))
+    else:
+        teach(sampler, 2, 64)
     _assert_sound(sampler, *borders)
 
 
@@ -335,6 +371,7 @@ MEANT = {
     ("laplace", "mean", -1),
     ("mode", "scale", -1),
     ("vlb", "cap", None),
+    ("alignment", "target", None),
 }
 """Values that look wrong and are not."""
 

@@ -105,6 +105,12 @@ def test_a_sampler_takes_a_process_its_name_or_a_scheduler() -> None:
         (lambda: stepwell.sampler("uniform", "edm", min_timestep=9), Unsupported, "within=(low, high)"),
         (lambda: stepwell.sampler("uniform", "linear", floor=2), InvalidParameter, "between 0 and 1"),
         (lambda: stepwell.sampler("uniform", object()), Unsupported, "alphas_cumprod"),
+        (
+            lambda: stepwell.sampler("alignment", "linear", target="min-srn:gamma=3"),
+            UnknownName,
+            "Did you mean 'min-snr'?",
+        ),
+        (lambda: stepwell.sampler("alignment", "linear", target=5), InvalidParameter, "such as 'vlb'"),
         (lambda: stepwell.sampler("speed", "flow", as_published=True), Unsupported, "continuous"),
         (lambda: stepwell.weighting("vlb")(stepwell.process("edm"), torch.rand(3)), Unsupported, "EDM"),
     ],

@@ -43,6 +43,7 @@ def _strata(count: int, every_steps: int) -> GradientSpec:
         ({"every_steps": 1, "borders": (-0.1, 1.0)}, r"\[0, 1\]"),
         ({"every_steps": 1, "borders": (0.0, float("nan"))}, r"\[0, 1\]"),
         ({"every_steps": 1, "borders": (0.0, 1.0), "images": 0}, "images"),
+        ({"every_steps": 1, "borders": (0.0, 1.0), "target": ""}, "target must name a weighting"),
     ],
     ids=str,
 )

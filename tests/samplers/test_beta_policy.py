@@ -680,8 +680,7 @@ def test_a_gain_shrinks_by_what_noise_would_give() -> None:
             gains.learn(told(Tick(), None, GradientSignal(stratum, halves, 16)))
     # Target: the mean over strata of (2, 0) and (0, 0), that is 1; gains 4 and 0, variance 1, error^2 1 / 3.
     assert gains.gains().tolist() == pytest.approx([4, 0], rel=1e-3)
-    # Four visits: 2 (1 + 2.3 / 3) = 3.53 standard errors, about Student's 3.18.
-    assert gains.sure().tolist() == pytest.approx([4 * (1 - 3.533**2 / 3 / 16), 0], rel=1e-2)
+    assert gains.sure().tolist() == pytest.approx([4 * (1 - 2**2 / 3 / 16), 0], rel=1e-3)
     assert bool(gains.ready)
 
 

@@ -57,7 +57,11 @@ def sampler(name: str, process: NoiseProcess | str | Any, **parameters: Any) -> 
     given = _translated(entry, parameters, _SHAPING_SPELLINGS)
     own = {parameter.name for parameter in entry.parameters}
     shaping = {key: given.pop(key) for key in _SHAPING if key in given and key not in own}
-    return _shaped(_call(entry, {"process": over}, given), over, entry, shaping)
+    built = _shaped(_call(entry, {"process": over}, given), over, entry, shaping)
+    if built.probe is not None and built.probe.target is not None:
+        # Samplers know no weightings: a name that there is not would be noticed at the first measurement.
+        weighting_of(built.probe.target)
+    return built
 
 
 def as_process(given: NoiseProcess | str | Any) -> NoiseProcess:

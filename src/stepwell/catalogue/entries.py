@@ -102,6 +102,7 @@ _STRATA = (
     Parameter("images", 16, "examples in each of the two halves, over all ranks"),
     Parameter("decay", 0.7, "memory of the running means, per measurement of a stratum"),
 )
+_EVERY_24 = Parameter("every_steps", 24, "the same; its two passes cost more than neyman's one")
 _METRIC = Parameter("metric", "adam", "measure gradients in Adam's preconditioner, or plain")
 _METRIC_PLAIN = Parameter("metric", "plain", "plain, or adam: in Adam's preconditioner")
 
@@ -274,7 +275,9 @@ SAMPLERS = (
         "where an update lowers the target most, to first order",
         "Stepwell; the goal of Kim et al. 2025",
         (
-            *_STRATA,
+            _STRATA[0],
+            _EVERY_24,
+            *_STRATA[2:],
             Parameter("floor", 0.2, "share of the reference's own draws"),
             Parameter(
                 "target", "vlb", "the weighting whose objective should fall: vlb (the bound), simple, ..."

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from stepwell.core.errors import InvalidParameter
@@ -58,3 +59,9 @@ def _rebuilt(like: Any, tensors: Iterator[Tensor]) -> Any:
 def select(condition: Any, rows: slice | Tensor) -> Any:
     """The conditions of some examples."""
     return rebuilt(condition, [leaf[rows] for leaf in leaves(condition)])
+
+
+def joined(conditions: Sequence[Any]) -> Any:
+    """The conditions of several batches, one after the other."""
+    columns = zip(*(leaves(condition) for condition in conditions), strict=True)
+    return rebuilt(conditions[0], [torch.cat(column) for column in columns])

@@ -24,6 +24,11 @@ class ProbeSpec(ABC):
 
     def __post_init__(self) -> None:
         require.count("every_steps", self.every_steps)
+        if self.target is not None and not (isinstance(self.target, str) and self.target):
+            raise InvalidParameter(
+                "target must name a weighting, such as 'vlb', or be None for the one that is trained, "
+                f"not {self.target!r}."
+            )
 
     def due(self, step: int) -> bool:
         """Whether to measure at this step: from the counter alone, so that all ranks agree."""
@@ -43,6 +48,8 @@ class GradientSpec(ProbeSpec):
     """Examples in each of the two halves, over all ranks."""
     preconditioned: bool = True
     """Whether gradients are measured in the metric of Adam's preconditioner."""
+    contrast: bool = False
+    """Only the difference of the halves is needed: one pass instead of two, and the second half is 0."""
 
     def __post_init__(self) -> None:
         ProbeSpec.__post_init__(self)

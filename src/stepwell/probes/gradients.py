@@ -10,11 +10,12 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.nn import Parameter
 
-from stepwell.core.condition import select
+from stepwell.core.condition import joined, select
 from stepwell.core.feedback import GradientSignal
 from stepwell.core.probe import View
 from stepwell.core.probe_spec import GradientSpec
 from stepwell.core.sampler import State
+from stepwell.core.shapes import PerExample
 from stepwell.probes.dropout import forked
 from stepwell.probes.examples import Pool, between, noise, times
 from stepwell.probes.sketch import Sketch
@@ -39,7 +40,7 @@ class Gradients:
 
     def after(self, view: View, spec: GradientSpec) -> GradientSignal | None:
         """The stratum whose turn it is; None until the pool has enough examples."""
-        x0, condition, each = self._pool.x0, self._pool.condition, self._pool.size // 2
+        x0, each = self._pool.x0, self._pool.size // 2
         if x0 is None or len(x0) < 2 * each:
             return None
         parameters = view.parameters()
@@ -47,23 +48,38 @@ class Gradients:
             self._sketch = Sketch(parameters)
         tick, stratum = view.tick, spec.stratum(view.tick.step)
         low, high = spec.borders[stratum : stratum + 2]
-        halves = []
+        drawn = [self._half(view, half, each, (low, high)) for half in range(2)]
         with forked(tick, "probe dropout", x0.device), torch.enable_grad():
-            for half, target in enumerate((None, spec.target)):
-                # Neighbours in a batch may be alike (augmentations, buckets): both halves get of each.
-                rows = torch.arange(half, 2 * each, 2, device=x0.device)
-                mine, given = x0[rows], select(condition, rows)
-                u = between(view.reference, times(tick, f"probe time {half}", each, x0.device), low, high)
-                losses = view.loss_at(mine, noise(tick, f"probe noise {half}", mine), u, given, target)
-                gradients = gradients_of(losses.mean(), parameters)
-                halves.append(self._sketched(view, parameters, gradients, spec.preconditioned))
+            if spec.contrast:
+                # Means of both halves in one pass, the second with a minus sign.
+                x, e, u, conditions = zip(*drawn, strict=True)
+                losses = view.loss_at(torch.cat(x), torch.cat(e), torch.cat(u), joined(conditions))
+                loss = losses[:each].mean() - losses[each:].mean()
+                contrast = self._sketched(view, parameters, loss, spec.preconditioned)
+                halves = [contrast, torch.zeros_like(contrast)]
+            else:
+                halves = [
+                    self._sketched(view, parameters, view.loss_at(*half, target).mean(), spec.preconditioned)
+                    for half, target in zip(drawn, (None, spec.target), strict=True)
+                ]
         return GradientSignal(stratum, self._over_ranks(view, torch.stack(halves)), each * tick.world)
 
-    def _sketched(
-        self, view: View, parameters: Sequence[Parameter], gradients: Sequence[Tensor | None], metric: bool
-    ) -> Tensor:
+    def _half(
+        self, view: View, half: int, each: int, ends: tuple[float, float]
+    ) -> tuple[Tensor, Tensor, PerExample, Any]:
+        """Examples, noise, times and condition of one half."""
+        x0, tick = self._pool.x0, view.tick
+        assert x0 is not None
+        # Neighbours in a batch may be alike (augmentations, buckets): both halves get of each.
+        rows = torch.arange(half, 2 * each, 2, device=x0.device)
+        u = between(view.reference, times(tick, f"probe time {half}", each, x0.device), *ends)
+        mine = x0[rows]
+        return mine, noise(tick, f"probe noise {half}", mine), u, select(self._pool.condition, rows)
+
+    def _sketched(self, view: View, parameters: Sequence[Parameter], loss: Tensor, metric: bool) -> Tensor:
         """The sketch of P^(1/2) g: inner products of such are those of gradients in the metric P."""
         assert self._sketch is not None
+        gradients = gradients_of(loss, parameters)
 
         def scaled() -> Iterator[Tensor | None]:
             for parameter, gradient in zip(parameters, gradients, strict=True):

@@ -18,7 +18,7 @@ from stepwell.samplers.strata import Strata, floored, strata_spec
 def alignment(
     process: NoiseProcess,
     strata: int = 20,
-    every_steps: int = 16,
+    every_steps: int = 24,
     images: int = 16,
     decay: float = 0.7,
     floor: float = 0.2,

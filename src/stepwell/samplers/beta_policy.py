@@ -80,9 +80,10 @@ def beta_policy(
     rate = require.positive("learning_rate", _or(learning_rate, usual.learning_rate))
     rule = replace(usual, learning_rate=rate, clip=require.positive("clip", clip))
     policy = Policy(rules.hidden, conditional, rules.bounds, rule)
-    label = f"beta-policy(credit={credit}, hidden={rules.hidden if conditional else 'none'}, "
-    label += (
-        f"subset={subset} of {rules.grid or 'all'}, timesteps={table.timesteps}, as_published={as_published})"
+    width, rows = rules.hidden if conditional else "none", rules.grid or "all"
+    label = (
+        f"beta-policy(credit={credit}, hidden={width}, subset={subset} of {rows}, "
+        f"timesteps={table.timesteps}, as_published={as_published})"
     )
     return BetaPolicy(label, policy, table, paid, rules.largest)
 

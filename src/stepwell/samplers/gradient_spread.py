@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -23,7 +25,7 @@ def neyman(
     metric: str = "adam",
 ) -> TimestepSampler:
     """p in proportion to the standard deviation of the weighted gradient (Neyman 1934): least noise."""
-    spec = strata_spec(process, strata, every_steps, images, None, metric)
+    spec = replace(strata_spec(process, strata, every_steps, images, None, metric), contrast=True)
     return floored(
         GradientSpread("neyman", process.reference, spec, decay, power=0.5), process.reference, floor
     )
@@ -39,7 +41,7 @@ def gradient_variance(
     metric: str = "plain",
 ) -> TimestepSampler:
     """p in proportion to the variance of the gradient, without correction (Kim et al. 2025, Tab. 4)."""
-    spec = strata_spec(process, strata, every_steps, images, None, metric)
+    spec = replace(strata_spec(process, strata, every_steps, images, None, metric), contrast=True)
     sampler = GradientSpread("gradient-variance", process.reference, spec, decay, power=1.0)
     return floored(sampler, process.reference, floor)
 

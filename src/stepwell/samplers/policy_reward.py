@@ -40,7 +40,7 @@ class Rules:
     rounded: bool = False
     """The code's t = round(u (T - 1)) halves the first and the last timestep; the paper does not say."""
     lowest_first: bool = False
-    """The code starts from S = {0, 1, 2}, whatever |S|; evenly spaced timesteps prefer none."""
+    """The code starts from S = {0, 1, 2}; evenly spaced timesteps prefer none."""
     least_rows: int = 3
     """Rows before S is chosen. The code chooses from 2, where every F is 0/0 and the last timesteps win."""
     grid: int | None = 50

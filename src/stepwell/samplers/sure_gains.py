@@ -55,9 +55,9 @@ class SureGains(Alignment):
         first, second = self._mean(self._moments).unbind(1)
         # As many measurements as the running mean remembers.
         count = self._visits.clamp(min=2, max=(1 + self._decay) / (1 - self._decay))
-        error = (second - first.square()).clamp(min=0) / (count - 1)
-        left = 1 - ERRORS**2 * error / gains.square().clamp(min=1e-30)
-        return gains * left.clamp(min=0)
+        error = ((second - first.square()).clamp(min=0) / (count - 1)).sqrt()
+        noise = ERRORS * error / gains.abs().clamp(min=1e-30)
+        return gains * (1 - noise.square()).clamp(min=0)
 
     def _move(self, device: torch.device) -> None:
         super()._move(device)
