@@ -671,17 +671,25 @@ def test_noise_pays_nobody() -> None:
 
 
 def test_a_gain_shrinks_by_what_noise_would_give() -> None:
-    # Four visits of 3 and 5 in turn, all but equally remembered.
+    # Visits of 3 and 5 in turn against one of 4, all but equally remembered.
     spec = GradientSpec(1, "vlb", (0.0, 0.5, 1.0), 16)
-    gains = SureGains("test", Uniform(), spec, decay=0.999999)
-    for value in (3.0, 5.0, 3.0, 5.0):
-        for stratum in range(2):
-            halves = torch.tensor([[value, 0.0], [2.0, 0.0]]) if stratum == 0 else torch.zeros(2, 2)
+    gains = SureGains("test", Uniform(), spec, decay=1 - 1e-5)
+    for value in (3.0, 5.0) * 100:
+        for stratum, size in enumerate((value, 4.0)):
+            halves = torch.eye(2)[stratum] * torch.tensor([[size], [1.0]])
             gains.learn(told(Tick(), None, GradientSignal(stratum, halves, 16)))
-    # Target: the mean over strata of (2, 0) and (0, 0), that is 1; gains 4 and 0, variance 1, error^2 1 / 3.
-    assert gains.gains().tolist() == pytest.approx([4, 0], rel=1e-3)
-    assert gains.sure().tolist() == pytest.approx([4 * (1 - 2**2 / 3 / 16), 0], rel=1e-3)
+    # In units of the mean both are 1; of 200 visits the first is known to a standard error of 1 / 4 / sqrt(199).
+    assert (gains.gains() / gains.gains().mean()).tolist() == pytest.approx([1, 1], rel=0.02)
+    noisy, certain = gains.sure().tolist()
+    assert certain == pytest.approx(1, rel=0.02)
+    assert certain - noisy == pytest.approx(4 / 16 / 199, rel=0.3)
     assert bool(gains.ready)
+
+
+def test_gradients_that_shrink_together_are_no_noise() -> None:
+    sampler, x0 = beta_policy(LINEAR, credit="alignment"), noise(8, 2)
+    metrics = gradients(sampler, 8, lambda u, visit: (1.0 if 0.2 < u < 0.4 else 0.1) * 0.5**visit, x0)
+    assert float(metrics["sure_gains"]) == 1
 
 
 def test_alignment_continues_with_the_same_bits() -> None:

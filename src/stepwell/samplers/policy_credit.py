@@ -139,8 +139,7 @@ class AlignmentCredit(Credit):
 
     def hear(self, feedback: Feedback) -> tuple[PolicyLoss, Metrics]:
         metrics = self._gains.learn(feedback)
-        # In units of the mean gain before it shrank: where all is noise, nobody is paid.
-        rewards = worth(self._gains.sure() / self._gains.gains().abs().mean().clamp(min=1e-30))
+        rewards = worth(self._gains.sure())
         ready = self._gains.ready & rewards.isfinite().all()
         rewards = torch.where(ready, rewards, 0.0)
 

@@ -33,16 +33,19 @@ class SureGains(Alignment):
         metrics, signal = super().learn(feedback), feedback.signal
         if not isinstance(signal, GradientSignal):
             return metrics
-        trained = signal.halves[0].detach().float()
         finite = signal.halves.isfinite().all()
         target = self._mean(self._bank)[:, 1].mean(0)
-        gain = torch.where(finite, trained @ target, 0.0)
+        # In units of the mean gain: gradients shrink as training goes on, which is no noise.
+        gain = signal.halves[0].detach().float() @ target / self._scale()
+        gain = torch.where(finite, gain, 0.0)
         here = torch.arange(len(self._visits), device=gain.device) == signal.stratum
         kept = torch.where(here & finite, self._decay, 1.0)[:, None]
-        moments = torch.stack([gain, gain.square()])
-        self._moments = kept * self._moments + (1 - kept) * moments
+        self._moments = kept * self._moments + (1 - kept) * torch.stack([gain, gain.square()])
         self._visits = self._visits + (here & finite)
         return {**metrics, "sure_gains": (self.sure() != 0).float().mean()}
+
+    def _scale(self) -> Tensor:
+        return self.gains().abs().mean().clamp(min=1e-30)
 
     @property
     def ready(self) -> Tensor:
@@ -50,8 +53,11 @@ class SureGains(Alignment):
         return (self._visits >= LEAST_VISITS).all()
 
     def sure(self) -> Tensor:
-        """[K]: the gains, shrunk by what noise alone would give (the positive part of James and Stein)."""
-        gains = self.gains()
+        """[K]: gains in units of their mean, shrunk by what noise would give (James and Stein, positive part).
+
+        Where all is noise, all are 0.
+        """
+        gains = self.gains() / self._scale()
         first, second = self._mean(self._moments).unbind(1)
         # As many measurements as the running mean remembers.
         count = self._visits.clamp(min=2, max=(1 + self._decay) / (1 - self._decay))
