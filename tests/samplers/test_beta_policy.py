@@ -671,18 +671,19 @@ def test_noise_pays_nobody() -> None:
 
 
 def test_a_gain_shrinks_by_what_noise_would_give() -> None:
-    # Visits of 3 and 5 in turn against one of 4, all but equally remembered.
+    # One stratum gives the target's direction, the other is 60 or 30 degrees away in turn.
     spec = GradientSpec(1, "vlb", (0.0, 0.5, 1.0), 16)
-    gains = SureGains("test", Uniform(), spec, decay=1 - 1e-5)
-    for value in (3.0, 5.0) * 100:
-        for stratum, size in enumerate((value, 4.0)):
-            halves = torch.eye(2)[stratum] * torch.tensor([[size], [1.0]])
+    gains, target = SureGains("test", Uniform(), spec, decay=1 - 1e-5), torch.tensor([2.0, 0.0])
+    for turn in range(4):
+        for stratum, angle in enumerate((0.0, (math.pi / 3, -math.pi / 6)[turn % 2])):
+            trained = 3 * torch.tensor([math.cos(angle), math.sin(angle)])
+            halves = torch.stack([trained, target])
             gains.learn(told(Tick(), None, GradientSignal(stratum, halves, 16)))
-    # In units of the mean both are 1; of 200 visits the first is known to a standard error of 1 / 4 / sqrt(199).
-    assert (gains.gains() / gains.gains().mean()).tolist() == pytest.approx([1, 1], rel=0.02)
-    noisy, certain = gains.sure().tolist()
-    assert certain == pytest.approx(1, rel=0.02)
-    assert certain - noisy == pytest.approx(4 / 16 / 199, rel=0.3)
+    # Cosines of the second: 1 / 2 and sqrt(3) / 2 in turn, of four visits; gains 6 and 6 times their mean.
+    mean, spread = (0.5 + 0.75**0.5) / 2, (0.75**0.5 - 0.5) / 2
+    left = 1 - 4 * (spread**2 / 3) / mean**2
+    expected = torch.tensor([1.0, mean]) / ((1 + mean) / 2) * torch.tensor([1, left])
+    assert gains.sure().tolist() == pytest.approx(expected.tolist(), rel=1e-3)
     assert bool(gains.ready)
 
 

@@ -12,22 +12,23 @@ from stepwell.core.sampler import Metrics, State
 from stepwell.samplers.alignment import Alignment
 
 LEAST_VISITS = 3
-"""Measurements of a stratum before its spread means anything."""
+"""Measurements of a stratum before their spread means anything."""
 ERRORS = 2.0
 """A gain of fewer standard errors than this counts as none."""
 
 
 class SureGains(Alignment):
-    """Alignment that also keeps how much a stratum's gain differs from one measurement to the next.
+    """Alignment that also keeps how much the angle to the target's gradient differs between measurements.
 
     A policy follows what it is paid: where the target's weights are steep, as the bound's are near the data,
-    one lucky measurement would carry it off.
+    one lucky measurement would carry it off. Angles, since gradients shrink as training goes on: the spread
+    of the gains themselves would be that trend.
     """
 
     def __init__(self, label: str, reference: Density, spec: GradientSpec, decay: float) -> None:
         super().__init__(label, reference, spec, decay)
         self._visits = torch.zeros(spec.strata)
-        self._moments = torch.zeros(spec.strata, 2)
+        self._cosines = torch.zeros(spec.strata, 2)
 
     def learn(self, feedback: Feedback) -> Metrics:
         metrics, signal = super().learn(feedback), feedback.signal
@@ -35,17 +36,13 @@ class SureGains(Alignment):
             return metrics
         finite = signal.halves.isfinite().all()
         target = self._mean(self._bank)[:, 1].mean(0)
-        # In units of the mean gain: gradients shrink as training goes on, which is no noise.
-        gain = signal.halves[0].detach().float() @ target / self._scale()
-        gain = torch.where(finite, gain, 0.0)
-        here = torch.arange(len(self._visits), device=gain.device) == signal.stratum
+        cosine = torch.cosine_similarity(signal.halves[0].detach().float(), target, dim=0)
+        cosine = torch.where(finite, cosine, 0.0)
+        here = torch.arange(len(self._visits), device=cosine.device) == signal.stratum
         kept = torch.where(here & finite, self._decay, 1.0)[:, None]
-        self._moments = kept * self._moments + (1 - kept) * torch.stack([gain, gain.square()])
+        self._cosines = kept * self._cosines + (1 - kept) * torch.stack([cosine, cosine.square()])
         self._visits = self._visits + (here & finite)
         return {**metrics, "sure_gains": (self.sure() != 0).float().mean()}
-
-    def _scale(self) -> Tensor:
-        return self.gains().abs().mean().clamp(min=1e-30)
 
     @property
     def ready(self) -> Tensor:
@@ -53,25 +50,25 @@ class SureGains(Alignment):
         return (self._visits >= LEAST_VISITS).all()
 
     def sure(self) -> Tensor:
-        """[K]: gains in units of their mean, shrunk by what noise would give (James and Stein, positive part).
+        """[K]: gains in units of their mean, shrunk as noisy cosines are (James and Stein, positive part).
 
         Where all is noise, all are 0.
         """
-        gains = self.gains() / self._scale()
-        first, second = self._mean(self._moments).unbind(1)
+        gains = self.gains()
+        first, second = self._mean(self._cosines).unbind(1)
         # As many measurements as the running mean remembers.
         count = self._visits.clamp(min=2, max=(1 + self._decay) / (1 - self._decay))
         error = ((second - first.square()).clamp(min=0) / (count - 1)).sqrt()
-        noise = ERRORS * error / gains.abs().clamp(min=1e-30)
-        return gains * (1 - noise.square()).clamp(min=0)
+        noise = ERRORS * error / first.abs().clamp(min=1e-30)
+        return gains / gains.abs().mean().clamp(min=1e-30) * (1 - noise.square()).clamp(min=0)
 
     def _move(self, device: torch.device) -> None:
         super()._move(device)
-        self._visits, self._moments = self._visits.to(device), self._moments.to(device)
+        self._visits, self._cosines = self._visits.to(device), self._cosines.to(device)
 
     def state_dict(self) -> State:
-        return {**super().state_dict(), "visits": self._visits.clone(), "moments": self._moments.clone()}
+        return {**super().state_dict(), "visits": self._visits.clone(), "cosines": self._cosines.clone()}
 
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
-        self._visits, self._moments = (state[key].clone().to(self._seen) for key in ("visits", "moments"))
+        self._visits, self._cosines = (state[key].clone().to(self._seen) for key in ("visits", "cosines"))
