@@ -9,10 +9,12 @@ import pytest
 import torch
 from small_view import Call, Network, Seen, examples, network
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import stepwell
 from stepwell.catalogue.build import weighting_of
 from stepwell.core.condition import select
+from stepwell.core.errors import Unsupported
 from stepwell.core.feedback import GradientSignal
 from stepwell.core.probe import NoProbe
 from stepwell.core.probe_spec import GradientSpec
@@ -201,6 +203,30 @@ def test_it_measures_where_a_loop_has_switched_gradients_off() -> None:
         found = measured(seen).halves
     assert torch.equal(found, measured(Seen(network(dropout=0.0))).halves)
     assert not found.requires_grad
+
+
+class Hidden(Network):
+    """All that it trains lies in a checkpoint of the kind that autograd.grad does not see through."""
+
+    def forward(self, *given: Any) -> Tensor:
+        entry = torch.zeros((), requires_grad=True)
+        inner = super().forward
+        found: Tensor = checkpoint(inner, given[0] + entry, *given[1:], use_reentrant=True)
+        return found
+
+
+class Blind(Network):
+    """Leaves no graph."""
+
+    @torch.no_grad()
+    def forward(self, *given: Any) -> Tensor:
+        return super().forward(*given)
+
+
+@pytest.mark.parametrize("kind", [Hidden, Blind])
+def test_losses_that_show_no_gradient_are_an_error_that_says_why(kind: type[Network]) -> None:
+    with pytest.raises(Unsupported, match="use_reentrant=False"):
+        measured(Seen(kind()))
 
 
 def _masks(seen: Seen) -> list[Tensor]:

@@ -11,6 +11,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn import Parameter
 
 from stepwell.core.condition import joined, select
+from stepwell.core.errors import Unsupported
 from stepwell.core.feedback import GradientSignal
 from stepwell.core.probe import View
 from stepwell.core.probe_spec import GradientSpec
@@ -105,7 +106,13 @@ def gradients_of(loss: Tensor, parameters: Sequence[Parameter]) -> list[Tensor |
     """The gradient of a loss, without touching what the optimizer will use."""
     if not any(isinstance(parameter, DTensor) for parameter in parameters):
         # Not backward(): DDP's hooks on the parameters would take it for a training step.
-        return list(torch.autograd.grad(loss, list(parameters), allow_unused=True))
+        whole = torch.autograd.grad(loss, list(parameters), allow_unused=True) if loss.requires_grad else ()
+        if all(gradient is None for gradient in whole):
+            raise Unsupported(
+                "what loss_at returns depends on no parameter that the optimizer moves: let it call the "
+                "network that is trained, without no_grad; checkpoints need use_reentrant=False."
+            )
+        return list(whole)
     # FSDP reduces in its own hooks, and only into .grad.
     kept = [parameter.grad for parameter in parameters]
     for parameter in parameters:
