@@ -1,4 +1,4 @@
-"""What a comparison found, as plain values: the command line prints them, the report and the live page draw them."""
+"""What a comparison found, as plain values: the command line prints them, pages draw them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Sheet:
 
 @dataclass(frozen=True)
 class Heat:
-    """The density of the draws over training: rows[i][j] at images[i], in bin j of equal bins of unit time."""
+    """The density of the draws over training: rows[i][j] at images[i], in equal bin j of unit time."""
 
     images: tuple[float, ...]
     rows: tuple[tuple[float, ...], ...]
@@ -94,7 +94,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Profile:
-    """The share of (workload, seed) pairs in which a method's time to the target was within `factor` of the best."""
+    """The share of (workload, seed) pairs where a method's time to target was within a factor of the best."""
 
     method: str
     colour: int
