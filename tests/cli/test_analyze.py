@@ -10,7 +10,7 @@ import torch
 
 from stepwell.analyze.gain import Gain
 from stepwell.analyze.jackknife import Estimate
-from stepwell.cli import analyze
+from stepwell.cli.analyze import gain as subject
 from stepwell.cli.main import main, parser
 
 SMALL = ["model=micro", "steps=4", "batch=8", "evaluate_every=0", "checkpoint_every=4", "samples=0"]
@@ -113,8 +113,8 @@ def told(images: float) -> Gain:
 def test_the_next_command_depends_on_what_was_found(run: Path) -> None:
     words = ["analyze", "gain", "fashion16", "steps=2", "batch=4", "method=min-snr"]
     options = parser().parse_args(words)
-    after = analyze._next(options, told(0.7), "min-snr:gamma=5")
+    after = subject._next(options, told(0.7), "min-snr:gamma=5")
     assert after == "Next: stepwell train fashion16 batch=4 method=neyman+min-snr:gamma=5"
-    assert "keep what you have" in analyze._next(options, told(0.98), "none")
+    assert "keep what you have" in subject._next(options, told(0.98), "none")
     options = parser().parse_args(["analyze", "gain", str(run)])
-    assert "with method=neyman and another out=" in analyze._next(options, told(0.7), "none")
+    assert "with method=neyman and another out=" in subject._next(options, told(0.7), "none")
