@@ -8,53 +8,29 @@ shares the ratio is (sum s)^2 / (K sum s^2).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from stepwell.analyze.jackknife import FEWEST, Estimate, jackknife
-from stepwell.catalogue import build
+from stepwell.analyze.gradients import (
+    Effort,
+    Examples,
+    Progress,
+    halves_of,
+    preconditioned,
+    unseen,
+    variances,
+    watch,
+)
+from stepwell.analyze.jackknife import Estimate, jackknife
 from stepwell.catalogue.find import find
-from stepwell.core import require
-from stepwell.core.errors import InvalidParameter, NonFiniteLoss
-from stepwell.core.group import Alone
-from stepwell.core.preconditioner import adam_scale
-from stepwell.core.probe_spec import GradientSpec
-from stepwell.core.random import stream_key
-from stepwell.core.shapes import PerExample
-from stepwell.core.tick import Tick
-from stepwell.data.batches import Batches
 from stepwell.data.source import ImageSource
-from stepwell.probes.gradients import Gradients
-from stepwell.probes.view import Surroundings, Watched
+from stepwell.probes.view import Watched
 from stepwell.samplers.strata import strata_spec
 from stepwell.train.step import Training
 from stepwell.weightings import Weighting
-
-Examples = Callable[[Tick], tuple[Tensor, Any]]
-"""Fresh examples [2 n, ...] with their condition, a function of the tick."""
-Progress = Callable[[int, int], None]
-"""(measurements done, of how many)."""
-
-
-def _unseen(done: int, total: int) -> None:
-    return
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How much to measure: every round takes 2 x images gradients in each stratum."""
-
-    strata: int = 20
-    rounds: int = 5
-    images: int = 16
-
-    def __post_init__(self) -> None:
-        require.count("rounds", self.rounds, least=FEWEST)
-        require.count("images", self.images)
 
 
 @dataclass(frozen=True)
@@ -101,53 +77,33 @@ def gain(
     batch: int,
     effort: Effort,
     weighting: Weighting | None = None,
-    progress: Progress = _unseen,
+    progress: Progress = unseen,
 ) -> Gain:
     """The gain of a training as it stands, on images it was not necessarily shown; `batch` over all ranks."""
-    if len(source) < 2 * effort.images:
-        raise InvalidParameter(
-            f"{source.name} has {len(source)} images, and two halves of {effort.images} different ones are "
-            f"needed: give at most --images {len(source) // 2}, or more data."
-        )
-    network, seed = training.network, stream_key(training.seed, "gain")
-    network.train()
-    batches = Batches(source, 2 * effort.images, seed)
-
-    def loss_at(x0: Tensor, noise: Tensor, u: PerExample, condition: Any) -> PerExample:
-        return training.objective(network, x0, noise, u, condition).plain
-
-    watched = Watched(
-        training.objective.process,
-        weighting or training.objective.weighting,
-        loss_at,
-        training.optimizer,
-        network,
-        build.weighting_of,
-    )
-    return gain_of(watched, lambda tick: training.encode(batches.at(tick)), batch, effort, progress)
+    watched, examples = watch(training, source, effort, weighting)
+    return gain_of(watched, examples, batch, effort, progress)
 
 
 def gain_of(
-    watched: Watched, examples: Examples, batch: int, effort: Effort, progress: Progress = _unseen
+    watched: Watched, examples: Examples, batch: int, effort: Effort, progress: Progress = unseen
 ) -> Gain:
     """The gain of any losses with any optimizer."""
     spec = strata_spec(watched.process, effort.strata, 1, effort.images, None, "adam")
     shares = watched.process.reference.masses(torch.tensor(spec.borders, dtype=torch.float64)).double()
-    halves = _halves(watched, examples, spec, effort.rounds, progress)
+    halves = halves_of(watched, examples, spec, effort.rounds, progress)
     floor = next(p.default for p in find("sampler", "neyman").parameters if p.name == "floor")
 
     def statistic(rounds: Tensor) -> Tensor:
         return _figures(halves[rounds], shares, effort.images, batch, floor)
 
     ratio, floored, between, per_signal, images = jackknife(statistic, effort.rounds)
-    spread = _variances(halves, effort.images).sqrt()
+    spread = variances(halves, effort.images).sqrt()
     per_signal = per_signal.within(0.0, float("inf"))
-    first = watched.optimizer.param_groups[0]["params"][0]
     return Gain(
         borders=spec.borders,
         spread=tuple((spread / (shares @ spread)).tolist()),
         shares=tuple(shares.tolist()),
-        metric="none" if adam_scale(watched.optimizer, first) is None else "adam",
+        metric="adam" if preconditioned(watched) else "none",
         batch=batch,
         floor=floor,
         ratio=ratio.within(0.0, 1.0),
@@ -159,35 +115,9 @@ def gain_of(
     )
 
 
-def _halves(
-    watched: Watched, examples: Examples, spec: GradientSpec, rounds: int, progress: Progress
-) -> Tensor:
-    """[R, K, 2, d]: sketches of the mean gradients of two halves, in every stratum of every round."""
-    probe, found = Gradients(), list[Tensor]()
-    for step in range(rounds * spec.strata):
-        tick = Tick(step=step)
-        x0, condition = examples(tick)
-        probe.see(x0, condition, spec, 1)
-        signal = probe.after(Surroundings(tick, x0, condition, Alone(), watched), spec)
-        assert signal is not None, "every call brings as many examples as the probe needs"
-        if not bool(signal.halves.isfinite().all()):
-            low, high = spec.borders[signal.stratum : signal.stratum + 2]
-            raise NonFiniteLoss(f"the gradient is not finite between {low:g} and {high:g} of unit time.")
-        found.append(signal.halves.cpu())
-        progress(step + 1, rounds * spec.strata)
-    return torch.stack(found).double().reshape(rounds, spec.strata, 2, -1)
-
-
-def _variances(halves: Tensor, images: int) -> Tensor:
-    """[K]: of one example's gradient, its trace, from halves [R, K, 2, d]."""
-    one, other = halves.unbind(2)
-    # Half the squared distance of two independent means of n is the variance of one of them.
-    return (one - other).square().sum(-1).mean(0) * (images / 2)
-
-
 def _figures(halves: Tensor, shares: Tensor, images: int, batch: int, floor: float) -> Tensor:
     """[5]: ratio, ratio with a floor, share between strata, |mean|^2 / tr Cov, ratio of images."""
-    variance = _variances(halves, images)
+    variance = variances(halves, images)
     spread, within = variance.sqrt(), shares @ variance
     mean = shares @ spread
     # Draws there, over even draws: each has to be worth as much less.

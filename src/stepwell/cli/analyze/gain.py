@@ -50,7 +50,8 @@ def register(subjects: Any) -> None:
 def run(options: argparse.Namespace) -> None:
     """Load or train, measure, print."""
     require_extra()
-    from stepwell.analyze.gain import Effort, gain
+    from stepwell.analyze.gain import gain
+    from stepwell.analyze.gradients import Effort
     from stepwell.catalogue.build import weighting_of
 
     effort = Effort(options.strata, options.rounds, options.images)

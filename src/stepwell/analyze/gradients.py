@@ -1,0 +1,103 @@
+"""Sketched gradients of every stratum of time: what the analyses of a training start from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stepwell.analyze.jackknife import FEWEST
+from stepwell.catalogue import build
+from stepwell.core import require
+from stepwell.core.errors import InvalidParameter, NonFiniteLoss
+from stepwell.core.group import Alone
+from stepwell.core.preconditioner import adam_scale
+from stepwell.core.probe_spec import GradientSpec
+from stepwell.core.random import stream_key
+from stepwell.core.shapes import PerExample
+from stepwell.core.tick import Tick
+from stepwell.data.batches import Batches
+from stepwell.data.source import ImageSource
+from stepwell.probes.gradients import Gradients
+from stepwell.probes.view import Surroundings, Watched
+from stepwell.train.step import Training
+from stepwell.weightings import Weighting
+
+Examples = Callable[[Tick], tuple[Tensor, Any]]
+"""Fresh examples [2 n, ...] with their condition, a function of the tick."""
+Progress = Callable[[int, int], None]
+"""(measurements done, of how many)."""
+
+
+def unseen(done: int, total: int) -> None:
+    """Progress that nobody watches."""
+    return
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much to measure: every round takes 2 x images gradients in each stratum."""
+
+    strata: int = 20
+    rounds: int = 5
+    images: int = 16
+
+    def __post_init__(self) -> None:
+        require.count("strata", self.strata, least=2)
+        require.count("rounds", self.rounds, least=FEWEST)
+        require.count("images", self.images)
+
+
+def watch(
+    training: Training, source: ImageSource, effort: Effort, weighting: Weighting | None = None
+) -> tuple[Watched, Examples]:
+    """A training as it stands, for probes, with images it was not necessarily shown."""
+    if len(source) < 2 * effort.images:
+        raise InvalidParameter(
+            f"{source.name} has {len(source)} images, and two halves of {effort.images} different ones are "
+            f"needed: give at most --images {len(source) // 2}, or more data."
+        )
+    network = training.network
+    network.train()
+    batches = Batches(source, 2 * effort.images, stream_key(training.seed, "gain"))
+
+    def loss_at(x0: Tensor, noise: Tensor, u: PerExample, condition: Any) -> PerExample:
+        return training.objective(network, x0, noise, u, condition).plain
+
+    process, own = training.objective.process, training.objective.weighting
+    watched = Watched(process, weighting or own, loss_at, training.optimizer, network, build.weighting_of)
+    return watched, lambda tick: training.encode(batches.at(tick))
+
+
+def halves_of(
+    watched: Watched, examples: Examples, spec: GradientSpec, rounds: int, progress: Progress = unseen
+) -> Tensor:
+    """[R, K, 2, d]: sketches of the mean gradients of two halves, in every stratum of every round."""
+    probe, found = Gradients(), list[Tensor]()
+    for step in range(rounds * spec.strata):
+        tick = Tick(step=step)
+        x0, condition = examples(tick)
+        probe.see(x0, condition, spec, 1)
+        signal = probe.after(Surroundings(tick, x0, condition, Alone(), watched), spec)
+        assert signal is not None, "every call brings as many examples as the probe needs"
+        if not bool(signal.halves.isfinite().all()):
+            low, high = spec.borders[signal.stratum : signal.stratum + 2]
+            raise NonFiniteLoss(f"the gradient is not finite between {low:g} and {high:g} of unit time.")
+        found.append(signal.halves.cpu())
+        progress(step + 1, rounds * spec.strata)
+    return torch.stack(found).double().reshape(rounds, spec.strata, 2, -1)
+
+
+def variances(halves: Tensor, images: int) -> Tensor:
+    """[K]: of one example's gradient, its trace, from halves [R, K, 2, d]."""
+    one, other = halves.unbind(2)
+    # Half the squared distance of two independent means of n is the variance of one of them.
+    return (one - other).square().sum(-1).mean(0) * (images / 2)
+
+
+def preconditioned(watched: Watched) -> bool:
+    """Whether Adam's metric is there: before the first update it is not, and gradients stay plain."""
+    return adam_scale(watched.optimizer, watched.optimizer.param_groups[0]["params"][0]) is not None
