@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stepwell.cli.profile import Profile
-from stepwell.compare.page import COLOURS
+from stepwell.compare.colours import COLOURS
 from stepwell.core.errors import StepwellError
 
 

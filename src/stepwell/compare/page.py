@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from stepwell.compare.colours import COLOURS
 from stepwell.compare.curves import Curve, smoothed
-
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Okabe and Ito's colours, which colour-blind readers can tell apart."""
 
 
 def draw(curves: Sequence[Curve], rows: Sequence[Sequence[str]], metric: str, out: Path, title: str) -> None:

@@ -1,0 +1,46 @@
+"""`stepwell report`: runs as one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from stepwell.compare.summary import Summary
+from stepwell.core.errors import StepwellError
+
+
+def register(verbs: Any) -> None:
+    """Add the verb to the command line."""
+    verb = verbs.add_parser("report", help="write runs as one HTML page", description=__doc__)
+    verb.add_argument(
+        "directories", nargs="+", type=Path, metavar="DIR", help="a run, or a directory of runs"
+    )
+    verb.add_argument("--out", type=Path, default=Path("report.html"), help="the file (report.html)")
+    verb.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Summarise, render, write."""
+    from stepwell.compare.summarise import summarise
+
+    summary = summarise(options.directories)
+    size = write_report(summary, options.out)
+    runs = sum(len(workload.runs) for workload in summary.workloads)
+    print(summary.verdict[0] if summary.verdict else summary.title)
+    print(f"{options.out}: {runs} {'run' if runs == 1 else 'runs'}, {size / 1000:.0f} kB")
+    for left in summary.left_out:
+        print(f"left out: {left.path}: {left.reason}")
+
+
+def write_report(summary: Summary, path: Path) -> int:
+    """Write the page; how many bytes it has."""
+    from stepwell.compare.report.render import render
+
+    content = render(summary).encode()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    except OSError as error:
+        raise StepwellError(f"could not write {path}: {error.strerror}.") from error
+    return len(content)

@@ -1,0 +1,1 @@
+"""A summary as one HTML file that needs nothing else."""

@@ -1,0 +1,130 @@
+// Every section of charts, drawn anew from the data and the reader's choices.
+
+const AXES = {
+  seconds: { label: "training seconds, evaluation not counted", short: "seconds", unit: "s" },
+  images: { label: "images seen", short: "images", unit: "images" },
+  steps: { label: "optimizer steps", short: "steps", unit: "steps" },
+};
+
+function drawAll() {
+  drawCurves();
+  drawDensities();
+  drawWeights();
+  drawBands();
+  drawProfiles();
+  document.querySelectorAll("figure[data-colour]").forEach((figure) => {
+    const method = page.data.methods.find((one) => one.colour === Number(figure.dataset.colour));
+    figure.hidden = method !== undefined && page.choice.hidden.has(method.name);
+  });
+}
+
+// A chart a workload, or none and no section.
+function plots(id, workloads, spec) {
+  const section = find(`#${id}`);
+  section.hidden = workloads.length === 0;
+  const drawn = keep(find(".plots", section), workloads.map((one) => one.name), lineChart);
+  drawn.forEach((chart, index) => chart.draw(spec(workloads[index])));
+}
+
+function drawCurves() {
+  const { metric, axis, logs } = page.choice;
+  const name = page.data.metrics.find((one) => one.key === metric)?.name ?? metric;
+  const begun = page.data.workloads.filter((one) => one.runs.some((run) => run.steps.length));
+  plots("curves", begun, (workload) => {
+    const series = curveSeries(workload);
+    const many = series.some((one) => one.mean.xs.length > 8);
+    return {
+      series,
+      x: { ...AXES[axis], log: logs.has("x") },
+      // The first steps fall so far that they would flatten all that matters: lines may enter from above.
+      y: { log: logs.has("y"), air: true, from: many && !logs.has("x") ? 0.08 : 0 },
+      alt: `Learning curves on ${workload.name}: ${name} against ${AXES[axis].label}. At the end, mean over seeds: ${ends(series)}.`,
+    };
+  });
+}
+
+function drawDensities() {
+  const maps = page.data.workloads.flatMap((workload) =>
+    workload.methods.filter((method) => method.heat).map((method) => ({ workload, method, key: `${workload.name}\n${method.name}` })),
+  );
+  find("#densities").hidden = maps.length === 0;
+  const shown = maps.filter(({ method }) => !page.choice.hidden.has(method.name));
+  const limit = heatLimit(maps.map(({ method }) => method.heat));
+  heatScale(find("#heat-scale"), limit);
+  const where = (workload) => (page.data.workloads.length > 1 ? workload.name : "");
+  keep(find(".maps"), shown.map(({ key }) => key), heatMap).forEach((map, index) => {
+    const { workload, method } = shown[index];
+    find(".maps").append(map.element);
+    const said = peak(method.heat);
+    map.draw({ ...method, limit, said, where: where(workload), alt: `Density of ${method.name} on ${workload.name} over training. ${said}` });
+  });
+}
+
+const UNIT_TIME = { label: "unit time: 0 is data, 1 is noise", unit: "unit time", include: [0, 1] };
+
+function drawWeights() {
+  const known = page.data.workloads.filter((one) => one.methods.some((method) => method.weight.length));
+  plots("weights", known, (workload) => {
+    const series = visible(workload.methods).filter((method) => method.weight.length).map((method) => binned(method, method.weight));
+    const tops = series.map((one) => `${one.name} ${exact(Math.max(...one.mean.ys))}`).join(", ");
+    return {
+      series,
+      x: UNIT_TIME,
+      y: { zero: true, air: true, rule: 1, include: [0] },
+      snap: true, step: true, highFirst: true,
+      alt: `Effective weight over unit time on ${workload.name}. Highest: ${tops}.`,
+    };
+  });
+}
+
+function drawBands() {
+  const known = page.data.workloads.filter((one) => one.methods.some((method) => method.bands.length));
+  const against = page.choice.bands === "ratio";
+  plots("bands", known, (workload) => {
+    const series = bandSeries(workload);
+    const what = against ? `Loss per band divided by that of ${workload.baseline}` : "Loss per band";
+    return {
+      series,
+      x: { ...UNIT_TIME, label: against ? `unit time (1 on the left: as ${workload.baseline}; below is better)` : UNIT_TIME.label },
+      y: { log: true, air: true, rule: 1, include: against ? [1] : [] },
+      snap: true, step: true,
+      alt: `${what} on ${workload.name}. Lowest and highest: ${series.map((one) => `${one.name} ${spread(one)}`).join(", ")}.`,
+    };
+  });
+}
+
+function spread(one) {
+  const known = one.mean.ys.filter((value) => value !== null);
+  return known.length ? `${exact(Math.min(...known))} to ${exact(Math.max(...known))}` : "nothing";
+}
+
+function drawProfiles() {
+  const all = page.data.profiles.length ? [{ name: "All workloads" }] : [];
+  plots("profiles", all, () => {
+    const series = visible(page.data.profiles).map((one) => {
+      const line = staircase(one.factors, one.shares);
+      return { ...one, lines: [line], mean: line };
+    });
+    return {
+      series,
+      x: { label: "time to target as a multiple of the quickest", unit: "× the quickest", log: true },
+      y: { include: [0, 1], air: true, zero: true },
+      highFirst: true,
+      alt: `Performance profiles: share of workloads and seeds within a factor of the quickest. At the right end: ${ends(series)}.`,
+    };
+  });
+}
+
+// A share stays as it is until the next factor: steps, not slopes.
+function staircase(factors, shares) {
+  const line = { xs: [], ys: [] };
+  factors.forEach((factor, index) => {
+    if (index > 0) {
+      line.xs.push(factor);
+      line.ys.push(shares[index - 1]);
+    }
+    line.xs.push(factor);
+    line.ys.push(shares[index]);
+  });
+  return line;
+}
