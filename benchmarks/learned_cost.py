@@ -1,6 +1,6 @@
 """What learned samplers cost: time of a step and peak memory against uniform, and how the time grows.
 
-Time is measured as `benchmarks/interleaved.py` says. Beside it stands what counting predicts, in forward
+Time is measured as `stepwell.analyze.step_cost` says. Beside it stands what counting predicts, in forward
 passes of one batch and by the convention of Kim et al. (2025, Sec. 9) that a training step is four of them.
 For their own method they give 1.41x by arithmetic and about 1.5x measured: cited here, not measured.
 """
@@ -18,11 +18,11 @@ from statistics import median
 
 import torch
 from growth import _images as noise_images
-from interleaved import Trained, timed
+from interleaved import trained
 from results import keep
 
+from stepwell.analyze.step_cost import counted, timed
 from stepwell.core.errors import StepwellError
-from stepwell.core.probe_spec import DecreaseSpec, GradientSpec, ProbeSpec
 
 METHODS = (
     "neyman",
@@ -47,24 +47,13 @@ GROWTH: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
 """What is varied, how it is written, its values, and for whom; the rest stays as it is."""
 OF_THE_METHOD = ("subset", "every_steps", "strata")
 CITED = "Kim et al. 2025 give 1.41x by their own arithmetic and about 1.5x measured for theirs."
-FORWARDS_OF_A_STEP = 4
 THREADS = 2
-
-
-def counted(spec: ProbeSpec | None, batch: int) -> float:
-    """A step over one of uniform by counting forward passes of the probe, all the rest being free."""
-    passes = 0.0
-    if isinstance(spec, DecreaseSpec):
-        passes = 2 * (len(spec.subset) + -(-len(spec.grid) // batch))
-    elif isinstance(spec, GradientSpec):
-        passes = FORWARDS_OF_A_STEP * 2 * spec.images / batch
-    return 1 + passes / FORWARDS_OF_A_STEP / (1 if spec is None else spec.every_steps)
 
 
 def peak(settings: dict[str, str]) -> float:
     """The peak memory in MiB of this process, which does nothing but steps of both kinds."""
     torch.set_num_threads(THREADS)
-    Trained(settings).warm_up()
+    trained(settings).warm_up()
     # Not getrusage: its maximum begins with that of the process which started this one.
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
@@ -84,12 +73,12 @@ def against_uniform(given: argparse.Namespace) -> Iterator[list[str]]:
     """Time and memory of every method at every batch."""
     for batch in map(int, given.batches.split(",")):
         fixed = {"model": given.model, "batch": str(batch)}
-        base = Trained({**fixed, "method": "uniform"})
+        base = trained({**fixed, "method": "uniform"})
         memory = peaks({**fixed, "method": "uniform"}, given.processes)
         for method in given.methods.split(";"):
             settings = {**fixed, "method": method}
             try:
-                subject = Trained(settings)
+                subject = trained(settings)
             except StepwellError as error:
                 print(f"{method} is left out: {error}")
                 continue
@@ -129,11 +118,11 @@ def _cell(given: argparse.Namespace, method: str, change: str) -> str:
     fixed = {"model": given.growth_model, "batch": given.growth_batch, "method": method}
     settings = changed(fixed, change)
     try:
-        subject = Trained(settings)
+        subject = trained(settings)
     except StepwellError as error:
         print(f"{method} with {change} is left out: {error}")
         return "-"
-    timing = timed(Trained({**settings, "method": "uniform"}), subject, given.growth_rounds)
+    timing = timed(trained({**settings, "method": "uniform"}), subject, given.growth_rounds)
     return f"{timing.ratio():.3f}x"
 
 
