@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from stepwell.core.errors import InvalidParameter
+from stepwell.core.student import t_quantile
 
 FEWEST = 3
 """Rounds below which an interval says nothing."""
@@ -49,24 +49,3 @@ def jackknife(statistic: Callable[[Tensor], Tensor], rounds: int) -> list[Estima
         Estimate(value, value - around, value + around)
         for value, around in zip(middle.tolist(), margin.tolist(), strict=True)
     ]
-
-
-def t_quantile(freedom: int, inside: float = 0.95) -> float:
-    """The number that Student's t stays under in size with probability `inside`, by bisection."""
-    low, high = 0.0, 1e6
-    for _ in range(100):
-        middle = (low + high) / 2
-        low, high = (middle, high) if t_inside(middle, freedom) < inside else (low, middle)
-    return high
-
-
-def t_inside(size: float, freedom: int) -> float:
-    """P(|t| < size) for whole degrees of freedom (Abramowitz and Stegun 1964, 26.7.3 and 26.7.4)."""
-    angle = math.atan(size / math.sqrt(freedom))
-    sine, cosine = math.sin(angle), math.cos(angle)
-    odd = freedom % 2
-    term, total = (cosine if odd else 1.0), 0.0
-    for power in range(odd, freedom - 1, 2):
-        total += term
-        term *= cosine**2 * (power + 1) / (power + 2)
-    return (angle + sine * total) * 2 / math.pi if odd else sine * total

@@ -8,10 +8,10 @@ import sys
 from collections.abc import Sequence
 
 import stepwell
-from stepwell.cli import analyze, cp, evaluate, export, generate, ls, show, train
+from stepwell.cli import analyze, compare, cp, evaluate, export, generate, ls, report, show, train, watch
 from stepwell.core.errors import StepwellError
 
-VERBS = (ls, show, cp, train, generate, evaluate, analyze, export)
+VERBS = (ls, show, cp, train, generate, evaluate, analyze, compare, report, watch, export)
 
 
 def parser() -> argparse.ArgumentParser:

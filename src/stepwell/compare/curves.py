@@ -1,59 +1,75 @@
-"""Learning curves of finished runs, and what they say about time to a target."""
+"""What a learning curve says: when it reached a target, where it ended, how low it ran."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from itertools import pairwise
 
-from stepwell.runs.directory import RECIPE, records
+from stepwell.compare.outcome import Outcome
 
-
-@dataclass(frozen=True)
-class Curve:
-    """The evaluations of one run."""
-
-    path: Path
-    method: str
-    seed: int
-    evaluations: tuple[dict[str, Any], ...]
-
-    def values(self, name: str) -> list[float]:
-        """One metric over the run's evaluations."""
-        return [float(record[name]) for record in self.evaluations]
+WINDOW = 3
+"""Evaluations that are averaged, so that no single one makes a result."""
 
 
-def read(path: Path) -> Curve:
-    """A run directory's curve."""
-    recipe = json.loads((path / RECIPE).read_text())
-    found = tuple(record for record in records(path) if record["kind"] == "evaluation")
-    return Curve(path, recipe["method"], recipe["seed"], found)
-
-
-def smoothed(values: Sequence[float], window: int = 3) -> list[float]:
-    """Means over the last `window` values, so that no single evaluation makes a result."""
+def smoothed(values: Sequence[float], window: int = WINDOW) -> list[float]:
+    """Means over the last `window` values."""
     return [
         sum(values[max(0, index - window + 1) : index + 1]) / min(window, index + 1)
         for index in range(len(values))
     ]
 
 
-def reached(curve: Curve, metric: str, target: float, axis: str) -> float:
-    """Where on `axis` (seconds, images, steps) the smoothed metric first falls to the target; or infinity."""
-    positions, values = curve.values(axis), smoothed(curve.values(metric))
+def end(run: Outcome, metric: str) -> float:
+    """The final smoothed value."""
+    return smoothed(run.values(metric)[-WINDOW:])[-1]
+
+
+def reached(run: Outcome, metric: str, target: float, axis: str) -> float:
+    """Where on `axis` (seconds, images, step) the smoothed metric first falls to the target; or infinity."""
+    positions, values = run.values(axis), smoothed(run.values(metric))
     for index, value in enumerate(values):
         if value <= target:
-            if index == 0 or values[index - 1] == value:
+            if index == 0 or not values[index - 1] > value:
                 return positions[index]
             share = (values[index - 1] - target) / (values[index - 1] - value)
             return positions[index - 1] + share * (positions[index] - positions[index - 1])
     return math.inf
 
 
-def time_ratio(curve: Curve, baseline: Curve, metric: str, axis: str = "seconds") -> float:
+def time_ratio(run: Outcome, baseline: Outcome, metric: str, axis: str = "seconds") -> float:
     """Time to the baseline's final smoothed value, as a share of the baseline's own time to it."""
-    target = smoothed(baseline.values(metric))[-1]
-    return reached(curve, metric, target, axis) / reached(baseline, metric, target, axis)
+    target = end(baseline, metric)
+    own = reached(baseline, metric, target, axis)
+    return reached(run, metric, target, axis) / own if own > 0 else math.nan
+
+
+def end_ratio(run: Outcome, baseline: Outcome, metric: str) -> float:
+    """Final value over the baseline's."""
+    return end(run, metric) / end(baseline, metric)
+
+
+def area_ratio(run: Outcome, baseline: Outcome, metric: str, axis: str = "images") -> float:
+    """The geometric mean of the metric along the run over that of the baseline, as far as both went.
+
+    Logarithms are averaged: a curve that falls by orders of magnitude is otherwise all beginning.
+    """
+    until = min(run.values(axis)[-1], baseline.values(axis)[-1])
+    return math.exp(_mean_log(run, metric, axis, until) - _mean_log(baseline, metric, axis, until))
+
+
+def _mean_log(run: Outcome, metric: str, axis: str, until: float) -> float:
+    """The mean logarithm of the smoothed metric from the first evaluation to `until`, by trapezes."""
+    points = [
+        (position, math.log(value) if value > 0 else math.nan)
+        for position, value in zip(run.values(axis), smoothed(run.values(metric)), strict=True)
+    ]
+    total = 0.0
+    for (before, low), (after, high) in pairwise(points):
+        if before >= until:
+            break
+        # The last trapeze is cut where the shorter run ends.
+        share = min(1.0, (until - before) / (after - before)) if after > before else 0.0
+        middle = low + (high - low) * share
+        total += (low + middle) / 2 * (after - before) * share
+    return total / (until - points[0][0]) if until > points[0][0] else math.nan

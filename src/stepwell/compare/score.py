@@ -1,19 +1,24 @@
-"""What several seeds say together: ratios to a baseline, with intervals."""
+"""What several seeds say together: ratios to a baseline, with intervals that keep their promise."""
 
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-_TWO_SIDED = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
-_ONE_SIDED = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812)
-"""Student's t at 95 % for 1 to 10 degrees of freedom; beyond, the last is a little too wide."""
+from stepwell.core.student import t_inside, t_quantile
+
+FEWEST_SEEDS = 3
+"""With fewer there is no verdict: two seeds agree by chance far too often."""
+BOOTSTRAP_SEEDS = 20
+"""From here on a bootstrap; over three seeds it would call a winner in a quarter of null studies."""
+RESAMPLES = 4000
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """A geometric mean of paired ratios with its 95 % interval (t on their logarithms)."""
+    """A geometric mean of paired ratios with its 95 % interval."""
 
     mean: float
     low: float
@@ -21,23 +26,93 @@ class Ratio:
     worst: float
     """The one-sided 95 % bound from above."""
     seeds: int
+    missed: int = 0
+    """Seeds in which the target was not reached."""
+    chance: float = 1.0
+    """Two-sided p of a ratio that is really 1."""
 
     def __str__(self) -> str:
-        if not math.isfinite(self.mean):
-            return "not reached"
+        if self.seeds == 0:
+            return "no data"
+        if self.missed:
+            return f"not reached ({self.missed} of {self.seeds})"
+        if self.seeds == 1:
+            return f"{self.mean:.2f}"
         return f"{self.mean:.2f} ({self.low:.2f} to {self.high:.2f})"
+
+    @property
+    def lower(self) -> bool:
+        """Surely below 1: errs in 2.5 % of the studies in which nothing differs."""
+        return self.seeds >= FEWEST_SEEDS and not self.missed and self.high < 1
+
+    @property
+    def higher(self) -> bool:
+        """Surely above 1, as often wrong."""
+        return self.seeds >= FEWEST_SEEDS and not self.missed and self.low > 1
 
 
 def paired(ratios: Sequence[float]) -> Ratio:
-    """Ratios of one method to its baseline on shared seeds; one that is infinite makes all so."""
+    """Ratios of one method to its baseline on shared seeds: t on their logarithms, a bootstrap for many.
+
+    A seed that never reached its target has an infinite ratio, and then there is no mean to speak of.
+    """
     count = len(ratios)
-    if count == 0 or not all(math.isfinite(ratio) and ratio > 0 for ratio in ratios):
-        return Ratio(math.inf, math.nan, math.inf, math.inf, count)
+    missed = sum(not (math.isfinite(ratio) and ratio > 0) for ratio in ratios)
+    if count == 0 or missed:
+        return Ratio(math.inf, math.nan, math.inf, math.inf, count, missed)
     logs = [math.log(ratio) for ratio in ratios]
     mean = sum(logs) / count
     if count == 1:
         return Ratio(math.exp(mean), 0.0, math.inf, math.inf, 1)
     error = math.sqrt(sum((log - mean) ** 2 for log in logs) / (count - 1) / count)
-    index = min(count - 1, len(_TWO_SIDED)) - 1
-    half, side = _TWO_SIDED[index] * error, _ONE_SIDED[index] * error
-    return Ratio(math.exp(mean), math.exp(mean - half), math.exp(mean + half), math.exp(mean + side), count)
+    chance = (1.0 if mean == 0 else 0.0) if error == 0 else 1 - t_inside(abs(mean) / error, count - 1)
+    if count >= BOOTSTRAP_SEEDS:
+        low, high, worst = _bootstrap(logs)
+    else:
+        half, side = (t_quantile(count - 1, inside) * error for inside in (0.95, 0.90))
+        low, high, worst = mean - half, mean + half, mean + side
+    return Ratio(math.exp(mean), math.exp(low), math.exp(high), math.exp(worst), count, 0, chance)
+
+
+def _bootstrap(logs: Sequence[float]) -> tuple[float, float, float]:
+    """Percentiles of resampled means: 2.5, 97.5 and 95 %."""
+    chance, count = random.Random(0), len(logs)
+    means = sorted(sum(chance.choices(logs, k=count)) / count for _ in range(RESAMPLES))
+    return means[int(0.025 * RESAMPLES)], means[int(0.975 * RESAMPLES) - 1], means[int(0.95 * RESAMPLES) - 1]
+
+
+def geometric_mean(per_workload: Sequence[Sequence[float]]) -> Ratio:
+    """Over workloads, each with the same seeds: a mean per seed first, then seeds as ever."""
+    by_seed = zip(*per_workload, strict=True)
+    return paired([math.exp(_mean([math.log(ratio) for ratio in ratios])) for ratios in by_seed])
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def holm(chances: Sequence[float], rate: float = 0.05) -> list[bool]:
+    """Which of several claims hold together at one error rate (Holm 1979)."""
+    order = sorted(range(len(chances)), key=chances.__getitem__)
+    held = [False] * len(chances)
+    for rank, index in enumerate(order):
+        if chances[index] > rate / (len(chances) - rank):
+            break
+        held[index] = True
+    return held
+
+
+def profile(times: Sequence[Sequence[float]], factors: Sequence[float]) -> list[list[float]]:
+    """Performance profiles (Dolan and Moré 2002): times[method][problem], infinite where it failed.
+
+    For each method the share of problems that it solved within each factor of the best method's time.
+    """
+    problems = list(zip(*times, strict=True))
+    best = [min(problem) for problem in problems]
+    return [
+        [
+            sum(time <= factor * least < math.inf for time, least in zip(mine, best, strict=True)) / len(best)
+            for factor in factors
+        ]
+        for mine in times
+    ]

@@ -1,58 +1,140 @@
-"""Several runs side by side: one process and one thread each, as many at once as there are cores."""
+"""The runs of a study: which ones, where, and which learning rate the short ones chose."""
 
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
+from stepwell.compare.curves import end
+from stepwell.compare.outcome import TUNING, Outcome, UnreadableRun, read
+from stepwell.compare.study import Study
+from stepwell.core.errors import StepwellError
+from stepwell.recipes.load import BadRecipe, load
 from stepwell.recipes.schema import Recipe
-from stepwell.runs.directory import write_json
+from stepwell.runs.directory import RECIPE
 
-SCORE = "score.json"
-
-
-def run_trials(recipes: Sequence[Recipe], effort: dict[str, Any]) -> Iterator[tuple[Recipe, str | None]]:
-    """Train and score each recipe; yields them as they finish, with what went wrong if something did.
-
-    A trial that was scored before is not run again: a study that was stopped goes on where it was.
-    """
-    # A fork server imports torch and diffusers once, for all trials.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["stepwell.recipes.score", "stepwell.recipes.run"])
-    with ProcessPoolExecutor(os.cpu_count() or 1, mp_context=context, max_tasks_per_child=1) as pool:
-        waiting = {pool.submit(_trial, asdict(recipe), effort): recipe for recipe in recipes}
-        for done in as_completed(waiting):
-            yield waiting[done], done.result()
+EVALUATIONS, TUNING_EVALUATIONS = 20, 8
+"""Of a run whose study does not say evaluate_every, and of the short ones that tune."""
+_NOT_THE_RESULT = frozenset({"out", "record_every", "keep", "samples", "sample_steps", "tracker", "workers"})
+"""Settings that may differ between a finished run and the one that is asked for."""
 
 
-def _trial(settings: dict[str, Any], effort: dict[str, Any]) -> str | None:
-    """One run in a process of its own: None, or what went wrong."""
-    import torch
+@dataclass(frozen=True)
+class Trial:
+    """One run that a study needs."""
 
-    from stepwell.core.errors import StepwellError
-    from stepwell.recipes.build import trained
-    from stepwell.recipes.run import run_recipe
-    from stepwell.recipes.score import Effort, score
+    workload: str
+    recipe: Recipe
+    places: tuple[Path, ...]
+    """Where it may be found: its run directory, and a thin record of it."""
+    scored: bool = True
+    """Whether bits and distances are measured at its end; short runs that tune have none."""
 
-    torch.set_num_threads(1)
-    recipe = Recipe(**settings)
-    out = Path(recipe.out)
-    try:
-        run_recipe(recipe, say=lambda text: None)
-        if not (out / SCORE).exists():
-            write_json(out / SCORE, score(trained(out), Effort(**effort)))
-    except StepwellError as error:
-        return str(error)
-    return None
+    def outcome(self) -> Outcome | None:
+        """What is there of it, if it is finished and the same run."""
+        for place in self.places:
+            try:
+                known = json.loads((place / RECIPE).read_text(encoding="utf-8"))
+                found = read(place)
+            except (OSError, ValueError, UnreadableRun):
+                continue
+            same = {k: v for k, v in known.items() if k not in _NOT_THE_RESULT} == _result(self.recipe)
+            if same and found.finished and (found.score or not self.scored):
+                return found
+        return None
+
+    def __str__(self) -> str:
+        kind = "" if self.scored else f" lr={self.recipe.lr:g} (tuning)"
+        return f"{self.workload} {self.recipe.method} seed {self.recipe.seed}{kind}"
 
 
-def read_score(path: Path) -> dict[str, Any]:
-    """The score of a finished trial."""
-    found: dict[str, Any] = json.loads((path / SCORE).read_text())
+def _result(recipe: Recipe) -> dict[str, object]:
+    return {key: value for key, value in asdict(recipe).items() if key not in _NOT_THE_RESULT}
+
+
+def tuning_trials(study: Study, out: Path, records: Path | None) -> list[Trial]:
+    """The short runs of every method at every learning rate."""
+    if study.tune is None:
+        return []
+    workload = study.tune.workload or next(iter(study.workloads))
+    found = []
+    for rate in study.tune.lr:
+        for method in study.methods:
+            recipe = _recipe(study, workload, method, study.tune.seed)
+            steps = max(1, round(recipe.steps * study.tune.share))
+            short = replace(recipe, lr=rate, steps=steps, samples=0, evaluate_every=_often(steps, TUNING_EVALUATIONS))
+            found.append(_placed(workload, short, Path(TUNING, _safe(method), f"{rate:g}"), (out, records)))
+    return [replace(trial, scored=False) for trial in found]
+
+
+def chosen_rates(study: Study, trials: Sequence[Trial]) -> dict[str, float]:
+    """By method, the rate whose short run ended lowest in the objective that it is judged by."""
+    ends: dict[str, dict[float, float]] = {}
+    for trial in trials:
+        outcome = trial.outcome()
+        if outcome is not None:
+            metric = study.metric_of(trial.recipe.method)
+            ends.setdefault(trial.recipe.method, {})[trial.recipe.lr] = end(outcome, metric)
+    return {method: min(rates, key=rates.__getitem__) for method, rates in ends.items()}
+
+
+def final_trials(study: Study, rates: dict[str, float], out: Path, records: Path | None) -> list[Trial]:
+    """The runs that count: all methods of a seed one after the other, so that a slow hour hits all alike."""
+    found = []
+    for turn, seed in enumerate(study.seeds):
+        for workload in study.workloads:
+            # Another method comes first each time: which two share the machine changes too.
+            shift = turn % len(study.methods)
+            for method in study.methods[shift:] + study.methods[:shift]:
+                recipe = _recipe(study, workload, method, seed)
+                recipe = replace(recipe, lr=rates.get(method, recipe.lr))
+                place = Path(_safe(workload), _safe(method), str(seed))
+                found.append(_placed(workload, recipe, place, (out, records)))
     return found
+
+
+def _placed(workload: str, recipe: Recipe, place: Path, roots: Sequence[Path | None]) -> Trial:
+    places = tuple(root / place for root in roots if root is not None)
+    return Trial(workload, replace(recipe, out=str(places[0])), places)
+
+
+def _recipe(study: Study, workload: str, method: str, seed: int) -> Recipe:
+    given = {**study.workloads[workload], **study.settings, "method": method, "seed": seed}
+    source = str(given.pop("recipe"))
+    recipe = load(source, [f"{key}={_word(value)}" for key, value in given.items()])
+    if "evaluate_every" not in given and recipe.seconds is None:
+        recipe = replace(recipe, evaluate_every=_often(recipe.steps, EVALUATIONS))
+    return recipe
+
+
+def _word(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _often(steps: int, evaluations: int) -> int:
+    return max(1, steps // evaluations)
+
+
+def require_sound(study: Study) -> None:
+    """Every mistake of every recipe of the study at once, before any work."""
+    mistakes: dict[str, None] = {}
+    for workload in study.workloads:
+        for method in study.methods:
+            try:
+                _recipe(study, workload, method, study.seeds[0])
+            except BadRecipe as error:
+                mistakes |= dict.fromkeys(error.mistakes)
+            except StepwellError as error:
+                mistakes[str(error)] = None
+    if study.tune is not None and (study.tune.workload or next(iter(study.workloads))) not in study.workloads:
+        mistakes[f"tune: {study.tune.workload!r} is not one of {', '.join(study.workloads)}"] = None
+    if study.tune is not None and study.tune.seed in study.seeds:
+        mistakes[f"tune: seed {study.tune.seed} is one that is reported; take another"] = None
+    if mistakes:
+        raise BadRecipe(f"study {study.name}", list(mistakes))
+
+
+def _safe(name: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in "-_.+" else "-" for letter in name)

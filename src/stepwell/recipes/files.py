@@ -17,6 +17,11 @@ def method_files() -> dict[str, Path]:
     return {path.stem: path for path in sorted((_HERE / "methods").glob("*.toml"))}
 
 
+def study_files() -> dict[str, Path]:
+    """Comparisons: workloads, methods and seeds."""
+    return {path.stem: path for path in sorted((_HERE / "studies").glob("*.toml"))}
+
+
 def first_words(path: Path) -> str:
     """The sentence a recipe file opens with: its last comment line before the settings."""
     comments = [line[1:].strip() for line in path.read_text().splitlines() if line.startswith("#")]

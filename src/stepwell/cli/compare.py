@@ -1,0 +1,156 @@
+"""`stepwell compare`: which sampler wins, by how much, how surely and at what cost."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from stepwell.cli.extra import require_extra
+from stepwell.core.errors import StepwellError
+
+if TYPE_CHECKING:
+    from stepwell.compare.run_study import Places
+    from stepwell.compare.study import Study
+    from stepwell.compare.summary import Summary, Table
+
+_EXAMPLES = """examples:
+  stepwell compare fashion16 methods=uniform,min-snr,neyman seeds=3
+  stepwell compare images data=my/photos size=32 methods=uniform,neyman steps=5000 out=runs/mine
+  stepwell compare table1                        a shipped study: `stepwell ls studies`
+  stepwell compare mine.toml tune=1e-3,2e-3,4e-3
+
+Run the same command again after a stop: only what is missing runs. Every run is an ordinary run directory.
+"""
+
+
+def register(verbs: Any) -> None:
+    """Add the verb to the command line."""
+    verb = verbs.add_parser(
+        "compare",
+        help="train several methods over several seeds and tell which one wins",
+        description="Train workloads x methods x seeds, score them alike, and say what can be said.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verb.add_argument(
+        "study", metavar="STUDY|WORKLOAD", help="a name that `stepwell ls` prints, or a .toml file"
+    )
+    verb.add_argument(
+        "settings",
+        nargs="*",
+        metavar="key=value",
+        help="methods, seeds, baseline, metric (simple, bound, min-snr, ...), tune, out; or of every run",
+    )
+    verb.add_argument("--workers", type=int, help="runs at the same time; one per core by default")
+    verb.add_argument(
+        "--records", type=Path, metavar="DIR", help="keep a thin copy of every finished run there"
+    )
+    verb.add_argument("--report", type=Path, metavar="FILE.html", help="write the report too")
+    verb.add_argument("--dry-run", action="store_true", help="list the runs, and which are there already")
+    verb.add_argument("--json", action="store_true", help="the summary, for programs")
+    verb.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Resolve, run what is missing, tell."""
+    require_extra()
+    from stepwell.compare.pool import cores
+    from stepwell.compare.run_study import Places
+    from stepwell.compare.study import load_study
+
+    given = dict(word.partition("=")[::2] for word in options.settings if word.startswith("out="))
+    words = [word for word in options.settings if not word.startswith("out=")]
+    study = load_study(options.study, words)
+    workers = cores() if options.workers is None else options.workers
+    if workers < 1:
+        raise StepwellError(f"--workers {workers}: at least one run at a time is needed.")
+    places = Places(Path(given.get("out") or f"runs/{study.name}"), options.records, workers)
+    if options.dry_run:
+        _list(study, places)
+        return
+    rates = _run(study, places, options.json)
+    _tell(study, rates, places, options)
+
+
+def _list(study: Study, places: Places) -> None:
+    from stepwell.compare.trials import chosen_rates, final_trials, require_sound, tuning_trials
+
+    require_sound(study)
+    short = tuning_trials(study, places.out, places.records)
+    for trial in [*short, *final_trials(study, chosen_rates(study, short), places.out, places.records)]:
+        there = "there" if trial.outcome() is not None else "missing"
+        print(f"{there:8} {trial}: {trial.recipe.steps} steps -> {trial.recipe.out}")
+
+
+def _run(study: Study, places: Places, quiet: bool) -> dict[str, float]:
+    """Run what is missing; Ctrl-C and SIGTERM let the runs save first."""
+    from stepwell.cli.study_progress import StudyProgress
+    from stepwell.compare.run_study import run_study
+
+    before = signal.signal(signal.SIGTERM, _as_interrupt)
+    progress = StudyProgress(quiet)
+    try:
+        return run_study(study, places, progress.begin, progress.hear)
+    except KeyboardInterrupt:
+        progress.say("Stopped; runs in progress were saved. Run the same command again to go on.")
+        raise SystemExit(130) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _as_interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _tell(study: Study, rates: dict[str, float], places: Places, options: argparse.Namespace) -> None:
+    from stepwell.compare.run_study import summary_of
+
+    summary = summary_of(study, rates, places)
+    if options.report is not None:
+        from stepwell.cli.report import write_report
+
+        write_report(summary, options.report)
+    print(json.dumps(finite(summary.plain())) if options.json else text(summary))
+    if not options.json:
+        print(f"Next: stepwell report {places.out}; stepwell watch {places.out}")
+    if places.failures:
+        raise StepwellError(
+            f"{len(places.failures)} runs failed, the others are scored: "
+            + "; ".join(f"{one.path}: {one.reason}" for one in places.failures[:3])
+        )
+
+
+def text(summary: Summary) -> str:
+    """The verdict, the tables and how to read them, for a terminal."""
+    parts = ["", *summary.verdict, ""]
+    if summary.overall is not None:
+        parts += [*_rows(summary.overall), ""]
+    for workload in summary.workloads:
+        parts += [f"{workload.name}", *_rows(workload.table), ""]
+    parts += [f"- {note}" for note in summary.notes]
+    parts += [f"- left out: {one.reason}" for one in summary.left_out]
+    return "\n".join(parts)
+
+
+def _rows(table: Table) -> list[str]:
+    """Columns that have something in them, as wide as they need to be."""
+    kept = [place for place in range(len(table.columns)) if any(row[place] for row in table.rows)]
+    lines = [[row[place] for place in kept] for row in (table.columns, *table.rows)]
+    widths = [max(len(line[place]) for line in lines) for place in range(len(kept))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    ]
+
+
+def finite(value: Any) -> Any:
+    """JSON has no infinity: null instead."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and value - value != 0 else value

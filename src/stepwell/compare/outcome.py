@@ -1,0 +1,145 @@
+"""A run directory as comparisons see it: its recipe, evaluations and score."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stepwell.compare.summary import LeftOut
+from stepwell.core.errors import StepwellError
+from stepwell.runs.directory import ENVIRONMENT, METRICS, RECIPE
+
+SCORE = "score.json"
+STUDY = "study.json"
+TUNING = "tuning"
+"""The folder of a study's short runs that choose learning rates: not results."""
+
+
+class UnreadableRun(StepwellError):
+    """A directory that is not a run, or not one that can be scored."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One run, finished or not."""
+
+    path: Path
+    recipe: dict[str, Any]
+    evaluations: tuple[dict[str, Any], ...]
+    score: dict[str, Any] = field(default_factory=dict)
+    """What was measured at the end: bits per dimension, distances."""
+    environment: dict[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def method(self) -> str:
+        """As the recipe has it."""
+        return str(self.recipe["method"])
+
+    @property
+    def seed(self) -> int:
+        """Of everything random."""
+        return int(self.recipe["seed"])
+
+    @property
+    def finished(self) -> bool:
+        """Whether its steps or its seconds are used up."""
+        last, seconds = self.evaluations[-1], self.recipe.get("seconds")
+        return last["step"] >= self.recipe["steps"] or (seconds is not None and last["seconds"] >= seconds)
+
+    def values(self, name: str) -> list[float]:
+        """One metric over the run's evaluations; NaN where it was not finite."""
+        found = (record[name] for record in self.evaluations)
+        return [math.nan if value is None else float(value) for value in found]
+
+
+def read(path: Path) -> Outcome:
+    """The outcome of a run directory, or an error that says why it has none."""
+    recipe = _object(path, RECIPE)
+    missing = [key for key in ("method", "seed", "steps") if key not in recipe]
+    if missing:
+        raise UnreadableRun(f"{path / RECIPE} has no {', '.join(missing)}: another program wrote it.")
+    evaluations, warnings = _metrics(path)
+    if not evaluations:
+        raise UnreadableRun(f"{path} has no evaluation yet: train it with evaluate_every= above 0.")
+    more = [_object(path, name) if (path / name).exists() else {} for name in (SCORE, ENVIRONMENT)]
+    return Outcome(path, recipe, evaluations, more[0], more[1], warnings)
+
+
+def _object(path: Path, name: str) -> dict[str, Any]:
+    try:
+        found = json.loads((path / name).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UnreadableRun(f"{path} is not a run directory: it has no {name}.") from None
+    except (OSError, ValueError) as error:
+        raise UnreadableRun(f"{path / name} cannot be read: {error}.") from None
+    if not isinstance(found, dict):
+        raise UnreadableRun(f"{path / name} is not a JSON object.")
+    return found
+
+
+def _metrics(path: Path) -> tuple[tuple[dict[str, Any], ...], tuple[str, ...]]:
+    """Evaluations, and warnings in words; a half-written last line is left out."""
+    evaluations, warnings, number = [], [], 0
+    try:
+        with (path / METRICS).open(encoding="utf-8") as lines:
+            for line in lines:
+                number += 1
+                # Most lines are of training steps, which no comparison reads: they are not even parsed.
+                if not line.endswith("\n") or line.startswith('{"kind": "train"'):
+                    continue
+                record = json.loads(line)
+                if record["kind"] == "evaluation":
+                    evaluations.append(_whole(record))
+                elif record["kind"] == "warning":
+                    warnings.append(f"step {record['step']}: {record['message']}")
+    except FileNotFoundError:
+        raise UnreadableRun(f"{path} has no {METRICS}: its training has not begun.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UnreadableRun(f"{path / METRICS} cannot be read: {error}.") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise UnreadableRun(f"{path / METRICS} is damaged at line {number}: {error!r}.") from None
+    return tuple(evaluations), tuple(warnings)
+
+
+def _whole(record: dict[str, Any]) -> dict[str, Any]:
+    for key in ("step", "images", "seconds", "objective/none"):
+        if not isinstance(record[key], int | float | None):
+            raise TypeError(f"{key} is {record[key]!r}")
+    return record
+
+
+def read_all(paths: Sequence[Path]) -> tuple[list[Outcome], list[LeftOut]]:
+    """Every run in or below the given directories, once each; and what cannot be read, with the reason."""
+    found: dict[tuple[Any, ...], Outcome] = {}
+    left_out = []
+    for path in paths:
+        for directory in _directories(path):
+            try:
+                outcome = read(directory)
+            except UnreadableRun as error:
+                left_out.append(LeftOut(str(directory), str(error)))
+                continue
+            same = found.setdefault(_identity(outcome), outcome)
+            if same is not outcome:
+                left_out.append(
+                    LeftOut(str(directory), f"the same method, seed and settings as {same.path}.")
+                )
+    return list(found.values()), left_out
+
+
+def _identity(outcome: Outcome) -> tuple[Any, ...]:
+    return tuple(sorted((key, str(value)) for key, value in outcome.recipe.items() if key != "out"))
+
+
+def _directories(path: Path) -> Iterator[Path]:
+    """Run directories in or below a path, and the path itself if there are none."""
+    inside = {file.parent for name in (RECIPE, METRICS) for file in path.rglob(name)}
+    studies = {file.parent for file in path.rglob(STUDY)}
+    tuning = {study / TUNING for study in studies}
+    chosen = sorted(run for run in inside if not tuning & {*run.parents})
+    yield from chosen or [path]

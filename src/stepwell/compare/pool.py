@@ -1,0 +1,144 @@
+"""Runs side by side: one process and one thread each, as many at once as there are cores."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import queue
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from stepwell.compare.outcome import SCORE
+from stepwell.compare.trials import Trial
+from stepwell.recipes.schema import Recipe
+from stepwell.runs.directory import write_json
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened to a trial."""
+
+    trial: Trial
+    kind: str
+    """progress, done, failed or interrupted."""
+    step: int = 0
+    message: str = ""
+
+
+def cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run_trials(trials: Sequence[Trial], effort: dict[str, int], workers: int) -> Iterator[Event]:
+    """Train and score what is given, in its order; one that fails does not stop the others.
+
+    Whoever stops listening stops the runs: they save, and go on when they are asked for again.
+    """
+    # A fork server imports torch and diffusers once, for all trials.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["stepwell.recipes.score", "stepwell.recipes.run"])
+    waiting: queue.SimpleQueue[Trial] = queue.SimpleQueue()
+    for trial in trials:
+        waiting.put(trial)
+    events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+    stop = threading.Event()
+    threads = [
+        threading.Thread(target=_work, args=(context, waiting, events, stop, effort), daemon=True)
+        for _ in range(min(workers, len(trials)))
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in threads:
+            while (event := events.get()) is not None:
+                yield event
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def _work(context: Any, waiting: Any, events: Any, stop: threading.Event, effort: dict[str, int]) -> None:
+    """One trial after the other, each in a process of its own, which may die without harm to the rest."""
+    while not stop.is_set():
+        try:
+            trial = waiting.get_nowait()
+        except queue.Empty:
+            break
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_trial, args=(asdict(trial.recipe), trial.scored, effort, theirs))
+        process.start()
+        theirs.close()
+        events.put(_listen(trial, ours, process, events, stop))
+    events.put(None)
+
+
+def _listen(trial: Trial, pipe: Connection, process: Any, events: Any, stop: threading.Event) -> Event:
+    """Passes a process's progress on; how it ended."""
+    told: Event | None = None
+    stopped = False
+    while True:
+        if stop.is_set() and not stopped:
+            process.terminate()
+            stopped = True
+        try:
+            if not pipe.poll(0.2):
+                continue
+            kind, step, message = pipe.recv()
+        except (EOFError, OSError):
+            break
+        told = Event(trial, kind, step, message)
+        if kind == "progress":
+            events.put(told)
+    process.join()
+    if stopped and (told is None or told.kind == "progress"):
+        return Event(trial, "interrupted")
+    if told is None or told.kind == "progress":
+        how = f"signal {-process.exitcode}" if process.exitcode < 0 else f"exit code {process.exitcode}"
+        return Event(trial, "failed", message=f"its process ended with {how}.")
+    return told
+
+
+def _trial(settings: dict[str, Any], scored: bool, effort: dict[str, int], pipe: Connection) -> None:
+    """One run in a process of its own: tells how far it is, and how it ended."""
+    import torch
+
+    from stepwell.core.errors import StepwellError
+    from stepwell.recipes.build import trained
+    from stepwell.recipes.run import run_recipe
+    from stepwell.recipes.score import Effort, score
+
+    torch.set_num_threads(1)
+    # Ctrl-C reaches the whole group; the study decides, and asks its runs to stop in their own time.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    recipe = Recipe(**settings)
+    out = Path(recipe.out)
+
+    def progress(step: int, values: dict[str, Any]) -> None:
+        try:
+            pipe.send(("progress", step, ""))
+        except OSError:
+            # The study was killed: save and leave, so that the next one finds the directory free.
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    try:
+        (out / SCORE).unlink(missing_ok=True)
+        at = run_recipe(recipe, say=lambda text: None, progress=progress)
+        over = at.step >= recipe.steps or (recipe.seconds is not None and at.clock.seconds >= recipe.seconds)
+        if over and scored:
+            found = score(trained(out), Effort(**effort))
+            write_json(out / SCORE, {"step": at.step, **found})
+        ended = ("done" if over else "interrupted", at.step, "")
+    except StepwellError as error:
+        ended = ("failed", 0, str(error))
+    except Exception as error:  # a failed run must not stop the others, whatever it failed with
+        ended = ("failed", 0, f"{type(error).__name__}: {error}")
+    with suppress(OSError):  # nobody may be listening any more
+        pipe.send(ended)

@@ -1,0 +1,219 @@
+"""A study: workloads x methods x seeds, from a small TOML file or from words on the command line."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stepwell.catalogue.find import canonical, literal, split_pair
+from stepwell.core.errors import StepwellError, unknown
+from stepwell.recipes.files import study_files, workload_files
+from stepwell.recipes.load import BadRecipe
+
+OBJECTIVES = {"simple": "none", "bound": "vlb"}
+"""Names that people use, and the weightings they mean."""
+EFFORT = {"generated": 1000, "steps": 25, "bits_images": 64, "bits_timesteps": 50}
+"""What a finished run is scored with, unless the study says otherwise."""
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Short runs that choose each method's learning rate, all methods alike."""
+
+    lr: tuple[float, ...]
+    seed: int = 100
+    """Another one than the study's own: nothing is tuned on what is reported."""
+    share: float = 0.25
+    """Of the steps."""
+    workload: str | None = None
+    """Where; the first by default. The others take over what was chosen there."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """What is to be compared."""
+
+    name: str
+    workloads: dict[str, dict[str, Any]]
+    """By name: the workload's recipe under `recipe`, and the settings that make it this one."""
+    methods: tuple[str, ...]
+    seeds: tuple[int, ...] = (0, 1, 2)
+    baseline: str = "uniform"
+    metric: str = "simple"
+    """The objective that the verdict is about: simple, bound or a weighting's name."""
+    against: dict[str, str] = field(default_factory=dict)
+    """Methods that are judged against another one than the baseline."""
+    judged_by: dict[str, str] = field(default_factory=dict)
+    """Methods that pursue another objective than `metric`."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Of every run."""
+    tune: Tuning | None = None
+    effort: dict[str, int] = field(default_factory=lambda: dict(EFFORT))
+
+    def base_of(self, method: str) -> str | None:
+        """What a method is judged against; None for the baseline itself."""
+        other = self.against.get(method, self.baseline)
+        return None if other == method else other
+
+    def metric_of(self, method: str) -> str:
+        """The record's key of the objective that a method is judged by."""
+        return metric_key(self.judged_by.get(method, self.metric))
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def metric_key(name: str) -> str:
+    """objective/none from simple."""
+    return f"objective/{OBJECTIVES.get(name, name)}"
+
+
+def load_study(what: str, words: Sequence[str] = ()) -> Study:
+    """A shipped study, a study or workload file, or a workload's name, changed by key=value words."""
+    given = _read(what)
+    mistakes: list[str] = []
+    settings = dict(given.pop("settings", {}))
+    for word in words:
+        try:
+            key, value = split_pair(word)
+        except StepwellError as error:
+            mistakes.append(str(error))
+            continue
+        if key in ("methods", "tune"):
+            given[key] = word.partition("=")[2]
+        elif key in _KEYS:
+            given[key] = value
+        else:
+            settings[key] = value
+    found = {**given, "settings": settings, "name": given.get("name", Path(what).stem)}
+    study = check(found, mistakes, f"study {what}")
+    if mistakes:
+        raise BadRecipe(f"study {what}", mistakes)
+    return study
+
+
+_KEYS = ("methods", "seeds", "baseline", "metric", "tune", "against", "judged_by", "effort", "workloads")
+_TABLES = ("against", "judged_by", "effort", "settings", "workload")
+
+
+def _read(what: str) -> dict[str, Any]:
+    """The content of a study, whatever names it."""
+    name = canonical(what)
+    if name in study_files():
+        return {"name": name, **_toml(study_files()[name])}
+    if what.endswith(".toml"):
+        found = _toml(Path(what))
+        return found if "methods" in found else {"workloads": [what]}
+    if name in workload_files():
+        return {"workloads": [name]}
+    raise unknown("study or workload", what, {**study_files(), **workload_files()})
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise StepwellError(f"cannot read the study {path}: {error.strerror}.") from None
+    except ValueError as error:
+        raise StepwellError(f"{path} is not valid TOML: {error}.") from None
+
+
+def check(given: Mapping[str, Any], mistakes: list[str], source: str) -> Study:
+    """A Study; what is wrong is added to `mistakes`, and the study is then not to be used."""
+    for key in given:
+        if key not in (*_KEYS, *_TABLES, "name"):
+            mistakes.append(str(unknown("part of a study", key, (*_KEYS, *_TABLES))))
+    for key in _TABLES:
+        if key in given and not isinstance(given[key], Mapping):
+            mistakes.append(f"{key} must be a table of key = value, not {given[key]!r}")
+            raise BadRecipe(source, mistakes)
+    methods = _methods(given.get("methods", "uniform,neyman"), mistakes)
+    baseline = str(given.get("baseline", "uniform" if "uniform" in methods else methods[0]))
+    named = {"baseline": [baseline], "against": given.get("against", {}).values(), "methods": methods}
+    for part in ("against", "judged_by"):
+        named[f"{part} (left side)"] = given.get(part, {})
+    for part, names in named.items():
+        mistakes += [f"{part}: {n!r} is not among the methods" for n in names if n not in methods]
+    return Study(
+        name=str(given["name"]),
+        workloads=_workloads(given),
+        methods=methods,
+        seeds=_seeds(given.get("seeds", 3), mistakes),
+        baseline=baseline,
+        metric=str(given.get("metric", "simple")),
+        against=dict(given.get("against", {})),
+        judged_by=dict(given.get("judged_by", {})),
+        settings=dict(given["settings"]),
+        tune=_tuning(given.get("tune"), mistakes),
+        effort=_effort(given.get("effort", {}), mistakes),
+    )
+
+
+def _methods(given: Any, mistakes: list[str]) -> tuple[str, ...]:
+    """Methods from a list, or from words between commas; a parameter after a comma belongs to its method."""
+    names: list[str] = []
+    for part in given.split(",") if isinstance(given, str) else given:
+        is_parameter = isinstance(given, str) and "=" in part and ":" not in part.partition("=")[0]
+        if is_parameter and names:
+            names[-1] += f",{part.strip()}"
+        else:
+            names.append(str(part).strip())
+    if not names or not all(names):
+        mistakes.append(f"methods must be names between commas, not {given!r}")
+        return ("uniform",)
+    mistakes += [f"methods: {name!r} is given twice" for name in sorted(set(names)) if names.count(name) > 1]
+    return tuple(names)
+
+
+def _seeds(given: Any, mistakes: list[str]) -> tuple[int, ...]:
+    """3 means 0, 1, 2; a list means itself."""
+    found = tuple(range(given)) if type(given) is int else given
+    if isinstance(found, list | tuple) and found and all(type(s) is int and s >= 0 for s in found):
+        return tuple(dict.fromkeys(found))
+    mistakes.append(f"seeds must be a number of seeds above 0 or a list of seeds, not {given!r}")
+    return (0,)
+
+
+def _workloads(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    found = {name: {"recipe": name, **table} for name, table in given.get("workload", {}).items()}
+    listed = given.get("workloads", [])
+    for name in listed.split(",") if isinstance(listed, str) else listed:
+        found.setdefault(Path(str(name)).stem, {"recipe": str(name)})
+    return found
+
+
+def _tuning(given: Any, mistakes: list[str]) -> Tuning | None:
+    if given is None or given == "none":
+        return None
+    table = {"lr": [literal(rate) for rate in given.split(",")]} if isinstance(given, str) else dict(given)
+    rates = table.pop("lr", ())
+    if not isinstance(rates, list) or len(rates) < 2 or not all(_positive(rate) for rate in rates):
+        mistakes.append(f"tune needs at least two learning rates above 0, such as 1e-3,2e-3, not {rates!r}")
+        return None
+    try:
+        found = Tuning(lr=tuple(float(rate) for rate in rates), **table)
+    except TypeError:
+        known = ", ".join(Tuning.__dataclass_fields__)
+        mistakes.append(f"tune has {', '.join(table)}: known are {known}")
+        return None
+    if not 0 < found.share <= 1:
+        mistakes.append(f"tune: share must lie in (0, 1], not {found.share}")
+    return found
+
+
+def _positive(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+
+
+def _effort(given: Mapping[str, Any], mistakes: list[str]) -> dict[str, int]:
+    mistakes += [str(unknown("effort", key, EFFORT)) for key in given if key not in EFFORT]
+    mistakes += [f"effort: {k} must be 0 or more, not {v!r}" for k, v in given.items() if not _count(v)]
+    return {**EFFORT, **given}
+
+
+def _count(value: Any) -> bool:
+    return type(value) is int and value >= 0

@@ -1,0 +1,196 @@
+"""From run directories to a summary: group, judge, tell."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from stepwell.compare.judge import Judgement, judge, seconds_to
+from stepwell.compare.outcome import STUDY, Outcome, read_all
+from stepwell.compare.score import profile
+from stepwell.compare.study import metric_key
+from stepwell.compare.summary import LeftOut, Metric, Profile, Summary, Workload
+from stepwell.compare.tables import overall_table, workload_table
+from stepwell.compare.verdict import error_rates, metric_name, verdict
+from stepwell.compare.views import method_view, run_view, shared_settings
+from stepwell.core.errors import StepwellError
+from stepwell.recipes.schema import MAY_CHANGE
+
+METRICS = ("objective/none", "objective/min-snr", "objective/vlb")
+FACTORS = tuple(1 + index / 20 for index in range(41))
+_NOT_THE_WORKLOAD = MAY_CHANGE | {"method", "seed", "lr", "evaluate_every", "checkpoint_every"}
+"""Settings in which runs of one workload may differ."""
+
+Grouped = dict[str, dict[str, list[Outcome]]]
+"""Runs by workload, then by method, then in the order of their seeds."""
+
+
+def summarise(paths: Sequence[Path]) -> Summary:
+    """Everything that is to be told about the runs in or below some directories."""
+    runs, left_out = read_all(paths)
+    if not runs:
+        reasons = "".join(f"\n  - {one.reason}" for one in left_out[:5])
+        raise StepwellError(f"there is no run to report on in {', '.join(map(str, paths))}:{reasons}")
+    study = _study(paths)
+    return tell(runs, left_out, study, [str(path) for path in paths])
+
+
+def _study(paths: Sequence[Path]) -> dict[str, Any]:
+    """What the first study says that is found with the runs: names, baseline, who is judged by what."""
+    for path in paths:
+        try:
+            found = json.loads((path / STUDY).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if isinstance(found, dict):
+            return found
+    return {}
+
+
+def tell(
+    runs: Sequence[Outcome], left_out: Sequence[LeftOut], study: dict[str, Any], paths: Sequence[str]
+) -> Summary:
+    """The summary of some outcomes."""
+    grouped = group(runs, [str(method) for method in study.get("methods", ())])
+    metrics = [key for key in METRICS if all(key in run.evaluations[-1] for run in runs)]
+    primary = metric_key(str(study.get("metric", "simple")))
+    metrics = [primary, *(key for key in metrics if key != primary)]
+    methods = list(dict.fromkeys(method for of in grouped.values() for method in of))
+    judgements = {name: _judgements(name, of, study, primary) for name, of in grouped.items()}
+    together = [judgement for found in judgements.values() for judgement in found]
+    return Summary(
+        title=str(study.get("name", "")) or ", ".join(Path(path).name for path in paths),
+        verdict=tuple(verdict(together, primary)),
+        notes=(*error_rates(together), *_notes(runs)),
+        metrics=tuple(Metric(key, metric_name(key)) for key in metrics),
+        workloads=tuple(
+            _workload(name, of, judgements[name], metrics, methods) for name, of in grouped.items()
+        ),
+        overall=overall_table(together) if len(grouped) > 1 and together else None,
+        profiles=_profiles(grouped, together, methods),
+        left_out=tuple(left_out),
+        environment=next((run.environment for run in runs if run.environment), {}),
+        reproduce=_reproduce(study, runs),
+        running=not all(run.finished for run in runs),
+    )
+
+
+def group(runs: Sequence[Outcome], order: Sequence[str] = ()) -> Grouped:
+    """Runs that differ in method, seed and learning rate only, under the settings that set them apart."""
+    keys = [_key(run) for run in runs]
+    differing = [name for name in dict(keys[0]) if len({str(dict(key).get(name)) for key in keys}) > 1]
+    found: Grouped = {}
+    for run, key in zip(runs, keys, strict=True):
+        values = dict(key)
+        name = ", ".join(
+            str(values[part]) if len(differing) == 1 else f"{part}={values[part]}" for part in differing
+        )
+        found.setdefault(name or Path(str(run.recipe.get("data", "runs"))).name, {}).setdefault(
+            run.method, []
+        ).append(run)
+    ranks = {method: place for place, method in enumerate(order)}
+    return {
+        name: {
+            method: sorted(of[method], key=lambda run: run.seed)
+            for method in sorted(of, key=lambda method: ranks.get(method, len(ranks)))
+        }
+        for name, of in found.items()
+    }
+
+
+def _key(run: Outcome) -> tuple[tuple[str, Any], ...]:
+    return tuple((key, value) for key, value in sorted(run.recipe.items()) if key not in _NOT_THE_WORKLOAD)
+
+
+def _judgements(
+    workload: str, runs: dict[str, list[Outcome]], study: dict[str, Any], primary: str
+) -> list[Judgement]:
+    finished = {method: [run for run in mine if run.finished] for method, mine in runs.items()}
+    finished = {method: mine for method, mine in finished.items() if mine}
+    baseline = baseline_of(runs, study)
+    found = []
+    for method, mine in finished.items():
+        other = study.get("against", {}).get(method, baseline)
+        if other == method or other not in finished:
+            continue
+        own = study.get("judged_by", {}).get(method)
+        metric = metric_key(own) if own else primary
+        found.append(judge(workload, mine, finished[other], metric))
+    return found
+
+
+def baseline_of(runs: dict[str, list[Outcome]], study: dict[str, Any]) -> str:
+    """The study's, or uniform, or whatever comes first."""
+    named = str(study.get("baseline", "uniform"))
+    return named if named in runs else next(iter(runs))
+
+
+def _workload(
+    name: str,
+    runs: dict[str, list[Outcome]],
+    judgements: Sequence[Judgement],
+    metrics: Sequence[str],
+    methods: Sequence[str],
+) -> Workload:
+    against = {judgement.method: judgement.against for judgement in judgements}
+    everyone = [run for mine in runs.values() for run in mine]
+    ends = [run.values("seconds")[-1] for run in everyone]
+    return Workload(
+        name=name,
+        baseline=next((j.against for j in judgements), next(iter(runs))),
+        table=workload_table(runs, judgements, metrics),
+        methods=tuple(
+            method_view(method, mine, methods.index(method), against.get(method), min(ends))
+            for method, mine in runs.items()
+        ),
+        runs=tuple(run_view(run, metrics) for run in everyone),
+        settings=shared_settings([run.recipe for run in everyone]),
+    )
+
+
+def _profiles(
+    grouped: Grouped, judgements: Sequence[Judgement], methods: Sequence[str]
+) -> tuple[Profile, ...]:
+    """Over workloads and seeds, of the methods that were judged by the same thing everywhere."""
+    if len(grouped) < 2 or not judgements:
+        return ()
+    metric, against = judgements[0].metric, judgements[0].against
+    names = [against, *(j.method for j in judgements if (j.metric, j.against) == (metric, against))]
+    names = [name for name in dict.fromkeys(names) if all(name in of for of in grouped.values())]
+    times: list[list[float]] = [[] for _ in names]
+    for of in grouped.values():
+        by_seed = [{run.seed: run for run in of[name] if run.finished} for name in names]
+        for seed in sorted(set.intersection(*(set(found) for found in by_seed))):
+            base = by_seed[0][seed]
+            for place, found in enumerate(by_seed):
+                times[place].append(seconds_to(found[seed], base, metric))
+    if not times or not times[0]:
+        return ()
+    shares = profile(times, FACTORS)
+    return tuple(
+        Profile(name, methods.index(name), FACTORS, tuple(found))
+        for name, found in zip(names, shares, strict=True)
+    )
+
+
+def _notes(runs: Sequence[Outcome]) -> list[str]:
+    notes = [
+        "Losses are held out, of the averaged weights, each the mean of three evaluations. Seconds are of "
+        "training alone: evaluation and saving do not count.",
+    ]
+    if any("fashion16_features" in run.score for run in runs):
+        notes.append("Fréchet distances are on the features of a small classifier of fashion16: not FID.")
+    unfinished = sum(not run.finished for run in runs)
+    if unfinished:
+        noun = "run is" if unfinished == 1 else "runs are"
+        notes.append(f"{unfinished} {noun} not finished: shown in the curves, not scored.")
+    return notes
+
+
+def _reproduce(study: dict[str, Any], runs: Sequence[Outcome]) -> tuple[str, ...]:
+    if study.get("command"):
+        return (str(study["command"]),)
+    commands = [run.environment.get("command") for run in runs]
+    return tuple(dict.fromkeys(" ".join(map(str, command)) for command in commands if command))[:20]
