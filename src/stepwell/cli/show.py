@@ -50,7 +50,7 @@ def register(verbs: Any) -> None:
 def run(options: argparse.Namespace) -> None:
     """Print, save or dump the profiles of everything named."""
     if options.save is not None:
-        _check_picture(options.save)
+        check_picture(options.save)
     recipes = {**workload_files(), **method_files()}
     if len(options.what) == 1 and options.what[0] in recipes and not _is_named(options.what[0]):
         text = recipes[options.what[0]].read_text()
@@ -130,7 +130,8 @@ def _profile(name: str, given: dict[str, Any], options: argparse.Namespace) -> P
     return profile(*(specs[key] for key in ("sampler", "weighting", "process")))
 
 
-def _check_picture(path: Path) -> None:
+def check_picture(path: Path) -> None:
+    """Whether a picture can be written there, before anything is measured for it."""
     if path.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise InvalidParameter(f"--save {path}: the picture must end in .png, .svg or .pdf.")
     if not path.parent.is_dir():

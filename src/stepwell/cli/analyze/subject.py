@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stepwell.core.errors import StepwellError
 
@@ -19,6 +21,14 @@ SHORT_STEPS = 200
 """Training before a probe of a workload: gradients of fresh weights say little about a run."""
 
 
+class Moment(NamedTuple):
+    """A training, and how far it is."""
+
+    made: Experiment
+    training: Training
+    steps: int
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What every subject takes: a run or a workload with its settings, and --json."""
     parser.add_argument("what", metavar="RUN|WORKLOAD", help="a run directory, or what `train` takes")
@@ -26,15 +36,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="the numbers, for programs")
 
 
-def subject(options: argparse.Namespace) -> tuple[Experiment, Training, int]:
+def subject(options: argparse.Namespace) -> Moment:
     """The experiment and its training, with weights and Adam's state, and its steps so far."""
+    path = _run_directory(options)
+    if path is not None:
+        return _finished_run(path)
+    *_, last = _short_run(options, ())
+    return last
+
+
+def moments(options: argparse.Namespace, at: Sequence[int]) -> Iterator[Moment]:
+    """One training at several steps: a run's checkpoints (all, if `at` is empty) or a workload's.
+
+    It is the same training object every time, further on: use one before asking for the next.
+    """
+    path = _run_directory(options)
+    return _short_run(options, at) if path is None else _kept(path, at)
+
+
+def _run_directory(options: argparse.Namespace) -> Path | None:
+    """The directory of a run; None if a workload was named."""
     from stepwell.recipes.files import workload_files
     from stepwell.runs.directory import RECIPE
 
     path = Path(options.what)
     known = options.what.endswith(".toml") or options.what in workload_files()
     if known and not (path / RECIPE).exists():
-        return _short_run(options)
+        return None
     if options.settings:
         raise StepwellError(
             f"{' '.join(options.settings)}: settings belong to a workload, and {path} is not one (known: "
@@ -44,10 +72,10 @@ def subject(options: argparse.Namespace) -> tuple[Experiment, Training, int]:
         raise StepwellError(
             f"{path} is neither a run directory nor a workload (known: {', '.join(workload_files())})."
         )
-    return _finished_run(path)
+    return path
 
 
-def _finished_run(path: Path) -> tuple[Experiment, Training, int]:
+def _finished_run(path: Path) -> Moment:
     from accelerate import Accelerator
 
     from stepwell.recipes.build import on_cpu, trained, training_of
@@ -60,30 +88,73 @@ def _finished_run(path: Path) -> tuple[Experiment, Training, int]:
     found, _ = checkpoint.newest(path / "checkpoints")
     assert found is not None, "`trained` has just read it"
     training.optimizer.load_state_dict(to_device(found.tree["optimizer"], training.accelerator.device))
-    return made, training, found.info["step"]
+    return Moment(made, training, found.info["step"])
 
 
-def _short_run(options: argparse.Namespace) -> tuple[Experiment, Training, int]:
+def _kept(path: Path, at: Sequence[int]) -> Iterator[Moment]:
+    from stepwell.train.checkpoint import CheckpointError, load
+    from stepwell.train.loop import restore
+
+    made, training, _ = _finished_run(path)
+    named = path.glob("checkpoints/step-*.safetensors")
+    files = {int(file.stem[5:]): file for file in named if file.stem[5:].isdecimal()}
+    lost = [step for step in at if step not in files]
+    if lost:
+        raise StepwellError(
+            f"--at {','.join(map(str, lost))}: {path} keeps the checkpoints of steps "
+            f"{', '.join(map(str, sorted(files)))} only; train with a larger keep= to have more."
+        )
+    for step in sorted(at or files):
+        try:
+            found = load(files[step])
+        except CheckpointError as error:
+            print(f"Passing over {error}", file=sys.stderr)
+            continue
+        restore(training, found)
+        yield Moment(made, training, step)
+
+
+def _short_run(options: argparse.Namespace, at: Sequence[int]) -> Iterator[Moment]:
     from accelerate import Accelerator
 
-    from stepwell.cli.progress import Progress
     from stepwell.recipes.build import experiment, on_cpu, training_of
     from stepwell.recipes.load import load
-    from stepwell.train.step import train_step
 
-    recipe = load(options.what, [f"steps={SHORT_STEPS}", *options.settings])
+    recipe = load(options.what, [f"steps={max(at, default=SHORT_STEPS)}", *options.settings])
+    ends = sorted(set(at)) or [recipe.steps]
+    if ends[-1] > recipe.steps:
+        raise StepwellError(
+            f"--at {ends[-1]} comes after the last step: leave steps={recipe.steps} out, or give more."
+        )
     made = experiment(recipe)
     training = training_of(made, Accelerator(cpu=on_cpu(), mixed_precision=recipe.precision))
-    with nullcontext() if options.json else Progress(recipe.steps, None) as progress:
-        if progress is not None:
-            for note in (*made.data.notes, f"Training {recipe.steps} steps first; nothing is written."):
-                progress.say(note)
-        for step in range(recipe.steps):
+    for note in (*made.data.notes, f"Training {ends[-1]} steps first; nothing is written."):
+        if not options.json:
+            print(note, flush=True)
+    for start, end in pairwise([0, *ends]):
+        _train(training, range(start, end), quiet=options.json)
+        yield Moment(made, training, end)
+
+
+def _train(training: Training, steps: range, quiet: bool) -> None:
+    from stepwell.cli.progress import Progress
+    from stepwell.train.step import train_step
+
+    training.network.train()
+    with nullcontext() if quiet else Progress(steps.stop, None) as progress:
+        for step in steps:
             report = train_step(training, step)
             if progress is not None:
                 looks = f"{float(report.u.median()):.2f} of time"
                 progress.update(step + 1, {"loss": float(report.plain), "looks": looks})
-    return made, training, recipe.steps
+
+
+def whole_numbers(option: str, given: str | None) -> list[int]:
+    """The numbers of an option such as 0,50,200."""
+    words = [] if given is None else given.split(",")
+    if not all(word.strip().isdecimal() for word in words):
+        raise StepwellError(f"{option} {given}: write whole numbers with commas between, as in 0,50,200.")
+    return sorted({int(word) for word in words})
 
 
 def count(done: int, total: int) -> None:
