@@ -11,7 +11,7 @@ from stepwell.compare.colours import COLOURS
 from stepwell.compare.summary import Table
 
 _ESTIMATE = re.compile(r"(?P<value>\S+) (?P<interval>\((?P<low>\S+) to (?P<high>\S+)\))(?P<rest>.*)")
-_WIDTH, _FARTHEST = 104, math.log(4)
+_WIDTH, _FARTHEST = 132, math.log(4)
 """Of a picture: pixels; and the ratio at its ends, at most."""
 
 

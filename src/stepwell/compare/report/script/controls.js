@@ -39,6 +39,7 @@ function controls() {
   options("metric", "radio", data.metrics.map(({ key, name }) => ({ value: key, text: name })), (value) => value === choice.metric, set("metric"));
   options("axis", "radio", Object.entries(AXES).map(([value, { short }]) => ({ value, text: short })), (value) => value === choice.axis, set("axis"));
   options("logs", "checkbox", [{ value: "y", text: "quality" }, { value: "x", text: "time" }], (value) => choice.logs.has(value), (value, on) => toggle(choice.logs, value, on));
+  options("view", "radio", [{ value: "close", text: "close" }, { value: "whole", text: "whole" }], (value) => value === choice.view, set("view"));
   options("band-scale", "radio", [{ value: "ratio", text: "against the baseline" }, { value: "loss", text: "loss" }], (value) => value === choice.bands, set("bands"));
   const methods = data.methods.map(({ name, colour }) => ({ value: name, text: name, colour }));
   options("methods", "checkbox", methods, (value) => !choice.hidden.has(value), (value, on) => toggle(choice.hidden, value, !on));

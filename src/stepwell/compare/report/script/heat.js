@@ -47,7 +47,7 @@ function drawMap(map) {
   const box = (map.box = { left: 30, top: 6, width: width - 38, height: height - 44 });
   const last = spec.heat.images[spec.heat.images.length - 1] || 1;
   map.x = scale(0, last, box.left, box.left + box.width, false);
-  find("figcaption", map.element).replaceChildren(make("span", { class: `swatch ${hue(spec.colour)}` }), make("b", {}, spec.name), ` ${spec.where}`);
+  find("figcaption", map.element).replaceChildren(make("span", { class: `swatch ${hue(spec.colour)}` }), make("b", {}, spec.name), make("span", { class: "where" }, spec.where));
   picture.setAttribute("viewBox", `0 0 ${width} ${height}`);
   picture.setAttribute("height", height);
   picture.setAttribute("aria-label", spec.alt);

@@ -89,6 +89,13 @@ function axes(chart) {
       shape("text", { x: at, y: inside.bottom + 17, class: "tick x" }, number(value)),
     );
   }
+  if (spec.level && drawable(chart, 1, spec.level.value)) {
+    const at = Math.round(y(spec.level.value)) + 0.5;
+    group.append(
+      shape("line", { x1: inside.left, x2: inside.right, y1: at, y2: at, class: "level" }),
+      shape("text", { x: inside.left + 6, y: at - 5, class: "level-name" }, spec.level.name),
+    );
+  }
   group.append(
     shape("line", { x1: inside.left, x2: inside.right, y1: inside.bottom + 0.5, y2: inside.bottom + 0.5, class: "base" }),
     shape("text", { x: (inside.left + inside.right) / 2, y: chart.height - 5, class: "axis" }, spec.x.label),

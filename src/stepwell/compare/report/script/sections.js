@@ -27,17 +27,19 @@ function plots(id, workloads, spec) {
 }
 
 function drawCurves() {
-  const { metric, axis, logs } = page.choice;
+  const { metric, axis, logs, view } = page.choice;
   const name = page.data.metrics.find((one) => one.key === metric)?.name ?? metric;
   const begun = page.data.workloads.filter((one) => one.runs.some((run) => run.steps.length));
   plots("curves", begun, (workload) => {
     const series = curveSeries(workload);
     const many = series.some((one) => one.mean.xs.length > 8);
+    const base = series.find((one) => one.name === workload.baseline);
     return {
       series,
+      level: base && series.length > 1 && { value: base.mean.ys[base.mean.ys.length - 1], name: `where ${base.name} ends` },
       x: { ...AXES[axis], log: logs.has("x") },
-      // The first steps fall so far that they would flatten all that matters: lines may enter from above.
-      y: { log: logs.has("y"), air: true, from: many && !logs.has("x") ? 0.08 : 0 },
+      // The first steps fall so far that they would flatten all that matters: seen close, lines enter from above.
+      y: { log: logs.has("y"), air: true, from: many && view === "close" ? 0.3 : 0 },
       alt: `Learning curves on ${workload.name}: ${name} against ${AXES[axis].label}. At the end, mean over seeds: ${ends(series)}.`,
     };
   });

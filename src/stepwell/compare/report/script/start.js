@@ -1,7 +1,7 @@
 // Read the data that is part of the page, draw, and if the page is watched keep asking.
 
 const page = JSON.parse(find("#data").textContent);
-page.choice = { metric: null, axis: "seconds", logs: new Set(["y"]), bands: "ratio", hidden: new Set() };
+page.choice = { metric: null, axis: "images", logs: new Set(["y"]), view: "close", bands: "ratio", hidden: new Set() };
 
 controls();
 drawAll();

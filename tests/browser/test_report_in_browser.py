@@ -1,0 +1,221 @@
+"""The report as a reader meets it: drawn, silent, readable by pointer and keyboard, on any screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chromium import choose, chromium, complaints, paths, requests, screen
+from compare.summaries import METHODS, good, hostile
+
+from stepwell.compare.report.render import render
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with chromium(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def page(browser: Any, tmp_path: Path) -> Any:
+    screen(browser)
+    requests(browser), complaints(browser)
+    return _open(browser, tmp_path, good())
+
+
+def _open(browser: Any, place: Path, summary: Any) -> Any:
+    (place / "report.html").write_text(render(summary), encoding="utf-8")
+    browser.get((place / "report.html").as_uri())
+    return browser
+
+
+def _press(browser: Any, *keys: str) -> None:
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    ActionChains(browser).send_keys(*keys).perform()
+
+
+def test_the_page_asks_for_nothing_but_itself_and_complains_about_nothing(page: Any) -> None:
+    for name, value in (("metric", "objective/vlb"), ("axis", "seconds"), ("band-scale", "loss")):
+        choose(page, name, value)
+    page.find_element("id", "theme").click()
+    assert requests(page) == [page.current_url]
+    assert complaints(page) == []
+
+
+def test_every_method_and_seed_is_drawn_on_every_workload(page: Any) -> None:
+    assert len(paths(page)) == 2 * len(METHODS)
+    assert len(paths(page, kind="seed")) == 2 * len(METHODS) * 3
+    assert len(paths(page, "weights")) == len(paths(page, "bands")) == 2 * len(METHODS)
+    assert len(paths(page, "profiles")) == len(METHODS)
+    labels = page.execute_script(
+        "return [...document.querySelectorAll('svg[role=img]')].map((s) => s.ariaLabel)"
+    )
+    assert all(labels)
+    assert any("At the end" in label and "neyman 0.03" in label for label in labels)
+
+
+def test_heat_maps_have_pixels_of_many_colours(page: Any) -> None:
+    script = """
+      const done = arguments[0];
+      const found = [...document.querySelectorAll(".map image")].map((image) => image.getAttribute("href"));
+      Promise.all(found.map((href) => new Promise((whole) => {
+        const picture = new Image();
+        picture.onload = () => {
+          const canvas = document.createElement("canvas");
+          [canvas.width, canvas.height] = [picture.width, picture.height];
+          const pen = canvas.getContext("2d");
+          pen.drawImage(picture, 0, 0);
+          const all = new Uint32Array(pen.getImageData(0, 0, canvas.width, canvas.height).data.buffer);
+          whole(new Set(all).size);
+        };
+        picture.src = href;
+      }))).then(done);
+    """
+    colours = page.execute_async_script(script)
+    assert len(colours) == 2 * len(METHODS)
+    assert min(colours) == 1, "uniform is one colour"
+    assert max(colours) > 20
+
+
+def test_metric_axis_scale_and_view_change_the_lines(page: Any) -> None:
+    seen = [paths(page)]
+    for name, value in (("metric", "objective/vlb"), ("axis", "seconds"), ("logs", "y"), ("view", "whole")):
+        choose(page, name, value)
+        seen.append(paths(page))
+        assert seen[-1] != seen[-2], (name, value)
+        assert len(seen[-1]) == len(seen[0])
+    assert "seconds" in page.find_element("css selector", "#curves .axis").text
+
+
+def test_hidden_methods_vanish_everywhere_and_come_back(page: Any) -> None:
+    choose(page, "methods", "neyman")
+    for section in ("curves", "weights", "bands"):
+        assert len(paths(page, section)) == 2 * (len(METHODS) - 1)
+    shown = page.execute_script(
+        "return [...document.querySelectorAll('.maps figure, .sheets figure')]"
+        ".filter((f) => f.checkVisibility()).map((f) => f.textContent)"
+    )
+    assert len(shown) == 4 * (len(METHODS) - 1)
+    assert not any("neyman" in text for text in shown)
+    choose(page, "methods", "neyman")
+    assert len(paths(page)) == 2 * len(METHODS)
+    for method in METHODS:
+        choose(page, "methods", method)
+    assert "all methods are hidden" in page.find_element("css selector", "#curves .empty").text
+
+
+def test_pointing_shows_the_values_there(page: Any) -> None:
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    hand = page.find_element("css selector", "#curves .hand")
+    page.execute_script("arguments[0].scrollIntoView({block: 'center'})", hand)
+    ActionChains(page).move_to_element(hand).perform()
+    said = page.find_element("css selector", "#curves .readout").text
+    assert "images" in said.splitlines()[0]
+    assert all(method in said for method in METHODS)
+    ActionChains(page).move_to_element_with_offset(hand, 100, 0).perform()
+    assert page.find_element("css selector", "#curves .readout").text != said
+
+
+def test_everything_can_be_reached_and_read_with_the_keyboard(page: Any) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    reached = []
+    for _ in range(60):
+        _press(page, Keys.TAB)
+        active = page.switch_to.active_element
+        reached.append(active.get_attribute("name") or active.get_attribute("class") or active.tag_name)
+        if "hand" in reached[-1]:
+            break
+    assert {"methods", "metric", "axis", "logs", "view"} <= set(reached)
+    hand = page.switch_to.active_element
+    before = hand.get_attribute("aria-valuetext")
+    assert "neyman 0.03" in before
+    _press(page, Keys.ARROW_LEFT, Keys.ARROW_LEFT)
+    assert hand.get_attribute("aria-valuetext") != before
+    assert page.find_element("css selector", "#curves .readout").is_displayed()
+    assert page.execute_script("return getComputedStyle(document.activeElement).outlineStyle") != "none"
+    _press(page, Keys.ESCAPE)
+    assert not page.find_element("css selector", "#curves .readout").is_displayed()
+
+
+def test_tables_say_what_the_summary_says(page: Any) -> None:
+    script = """
+      return [...document.querySelectorAll("#results table")].map((table) =>
+        [...table.tBodies[0].rows].map((row) => [...row.cells].map((cell) => cell.innerText.trim())));
+    """
+    summary = good()
+    assert summary.overall is not None
+    expected = [summary.overall, *(workload.table for workload in summary.workloads)]
+    assert page.execute_script(script) == [[list(row) for row in table.rows] for table in expected]
+
+
+def test_a_phone_never_scrolls_sideways(browser: Any, tmp_path: Path) -> None:
+    screen(browser, 375, 800)
+    for summary in (good(), hostile("a-very-long-name-without-any-break" * 12)):
+        _open(browser, tmp_path, summary)
+        assert browser.execute_script("return document.documentElement.scrollWidth") == 375
+        browser.execute_script("document.querySelectorAll('details').forEach((d) => d.open = true)")
+        assert browser.execute_script("return document.documentElement.scrollWidth") == 375
+        assert paths(browser)
+
+
+def test_light_and_dark_follow_the_system_and_the_button(browser: Any, tmp_path: Path) -> None:
+    def brightness() -> int:
+        script = "return getComputedStyle(document.body).backgroundColor.match(/[0-9]+/g).map(Number)"
+        return sum(browser.execute_script(script)[:3])
+
+    def map_colour() -> str:
+        return str(browser.execute_script("return document.querySelector('.map image').getAttribute('href')"))
+
+    for dark in (False, True):
+        screen(browser, dark=dark)
+        _open(browser, tmp_path, good())
+        browser.execute_script("localStorage.clear()")
+        browser.refresh()
+        assert (brightness() < 150) is dark
+        drawn = map_colour()
+        browser.find_element("id", "theme").click()
+        assert (brightness() < 150) is not dark
+        assert map_colour() != drawn
+        browser.refresh()
+        assert (brightness() < 150) is not dark, "the choice is remembered"
+        browser.execute_script("localStorage.clear()")
+
+
+def test_bad_names_are_only_text(browser: Any, tmp_path: Path) -> None:
+    screen(browser)
+    complaints(browser)
+    text = (
+        "</script><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">'\"&"
+    )
+    _open(browser, tmp_path, hostile(text))
+    assert browser.title == text
+    assert paths(browser)
+    assert browser.execute_script("return document.querySelectorAll('img[src=x], main script').length") == 0
+    shown = browser.execute_script("return document.querySelector('#methods label').textContent")
+    assert shown == text
+    assert complaints(browser) == []
+
+
+def test_more_methods_than_colours_differ_in_dashes(browser: Any, tmp_path: Path) -> None:
+    screen(browser)
+    _open(browser, tmp_path, good(10, 2, tuple(f"method-{index}" for index in range(16))))
+    script = """
+      return [...document.querySelectorAll("#curves figure:first-child .method")].map((group) =>
+        `${group.getAttribute("class")} ${group.querySelector(".mean").getAttribute("stroke-dasharray")}`);
+    """
+    drawn = browser.execute_script(script)
+    assert len(drawn) == len(set(drawn)) == 16
+
+
+def test_commands_can_be_copied(page: Any) -> None:
+    button = page.find_element("css selector", "[data-copy]")
+    page.execute_script("arguments[0].scrollIntoView({block: 'center'})", button)
+    button.click()
+    assert button.text in ("Copied", "Selected", "Copy")
+    assert "stepwell report runs/study" in page.find_element("id", "commands").text

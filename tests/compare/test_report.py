@@ -1,0 +1,256 @@
+"""The report's text: whole, escaped, small, and true to the files that it was made from."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from compare.summaries import good, hostile
+from train.small_runs import small_run
+
+from stepwell.cli.main import main
+from stepwell.compare.curves import smoothed
+from stepwell.compare.report.data import OCTAVES, chart_data, embedded
+from stepwell.compare.report.render import render
+from stepwell.compare.summary import Heat, Sheet, Summary, Table
+
+BAD = (
+    "<script>alert(1)</script>",
+    "</script><script>alert(1)</script>",
+    "<!--<script>",
+    "\"' onmouseover=alert(1) x='",
+    "&lt;b&gt;&amp;",
+    "]]>\u2028\u2029\\u003c",
+    "$title ${part_verdict} $$",
+)
+
+
+class Page(HTMLParser):
+    """Elements, tables and the text of a page, as a browser would part them."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.rows: list[list[str]] = []
+        self.text: dict[str, str] = {}
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        while self._open and self._open.pop() != tag:
+            pass
+
+    def handle_data(self, data: str) -> None:
+        if "td" in self._open or "th" in self._open:
+            self.rows[-1][-1] += data
+        if self._open:
+            self.text[self._open[-1]] = self.text.get(self._open[-1], "") + data
+
+    def data(self, text: str) -> Any:
+        """What is embedded for the charts."""
+        found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)
+        assert found is not None
+        return json.loads(found[1])
+
+
+def test_verdict_comes_first_then_notes_tables_and_charts() -> None:
+    text = render(good())
+    places = [
+        text.index(words)
+        for words in (
+            'class="verdict">neyman reaches',
+            "How to read this",
+            "All workloads</h3>",
+            "fashion16</h3>",
+            "Learning curves",
+            "Where training looks",
+            "Loss per band",
+            "<h2>Samples",
+            "Performance profiles",
+            "<h2>Doubts",
+            "<h2>Particulars",
+            "How to reproduce",
+        )
+    ]
+    assert places == sorted(places)
+
+
+def test_tables_have_headers_with_scope_and_every_cell() -> None:
+    summary = good()
+    page = Page(render(summary))
+    assert summary.overall is not None
+    for table in (summary.overall, *(workload.table for workload in summary.workloads)):
+        assert list(table.columns) in page.rows
+        for row in table.rows:
+            assert list(row) in page.rows
+    assert all(attributes.get("scope") in ("row", "col") for tag, attributes in page.tags if tag == "th")
+
+
+def test_the_page_needs_no_other_file() -> None:
+    for live in (None, "running"):
+        text = render(good(), live)
+        page = Page(text)
+        assert not any(tag in ("iframe", "object", "embed", "base", "form") for tag, _ in page.tags)
+        addresses = [
+            value or ""
+            for _, attributes in page.tags
+            for name, value in attributes.items()
+            if name in ("src", "href", "srcset", "action", "data")
+        ]
+        assert all(address.startswith(("data:image/", "#")) for address in addresses)
+        assert "@import" not in text
+        assert "url(" not in re.sub(r"url\(#\$\{clip\}\)", "", text)
+        policy = next(
+            a["content"] for tag, a in page.tags if a.get("http-equiv") == "Content-Security-Policy"
+        )
+        assert policy is not None
+        assert policy.startswith("default-src 'none'")
+        assert ("connect-src 'self'" if live else "connect-src 'none'") in policy
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_nothing_from_outside_becomes_markup(bad: str) -> None:
+    text = render(hostile(bad))
+    page, plain = Page(text), Page(render(hostile("harmless")))
+    assert [tag for tag, _ in page.tags] == [tag for tag, _ in plain.tags]
+    assert [list(attributes) for _, attributes in page.tags] == [
+        list(attributes) for _, attributes in plain.tags
+    ]
+    assert text.count("<script") == 2
+    assert page.data(text)["data"]["methods"][0]["name"] == bad
+    assert [bad, bad] in page.rows
+    assert page.text["title"] == bad
+
+
+def test_embedded_json_cannot_end_its_element() -> None:
+    shown = embedded({"</script>": "<!-- & \u2028\u2029"})
+    assert not set("<>&\u2028\u2029") & set(shown)
+    assert json.loads(shown) == {"</script>": "<!-- & \u2028\u2029"}
+
+
+def test_pictures_that_are_no_pictures_are_not_shown() -> None:
+    summary = good(4, 1)
+    workload = summary.workloads[0]
+    for uri in (
+        "https://example.org/x.png",
+        "javascript:alert(1)",
+        "data:text/html;base64,AAAA",
+        'data:image/png;base64,A" x="',
+    ):
+        method = replace(workload.methods[0], sheet=Sheet(uri, "x"))
+        text = render(replace(summary, workloads=(replace(workload, methods=(method,)),)))
+        assert "<img" not in text
+
+
+def test_sixty_runs_of_120_points_are_less_than_a_megabyte() -> None:
+    summary = good(120, 3, tuple(f"method-{index}" for index in range(10)))
+    assert sum(len(workload.runs) for workload in summary.workloads) == 60
+    bare = tuple(
+        replace(workload, methods=tuple(replace(method, sheet=None) for method in workload.methods))
+        for workload in summary.workloads
+    )
+    assert len(render(replace(summary, workloads=bare)).encode()) < 1_000_000
+
+
+def test_numbers_that_are_not_finite_are_left_out_of_charts() -> None:
+    summary = good(4, 1)
+    workload = summary.workloads[0]
+    run = replace(workload.runs[0], values={"objective/none": (1.0, None, float("nan"), float("inf"))})
+    text = render(replace(summary, workloads=(replace(workload, runs=(run,)),)))
+    assert Page(text).data(text)["data"]["workloads"][0]["runs"][0]["values"]["objective/none"] == [
+        1,
+        None,
+        None,
+        None,
+    ]
+
+
+def test_densities_survive_their_bytes() -> None:
+    import base64
+
+    summary = good(2, 1)
+    heights = (0.0, 0.02, 0.5, 1.0, 3.0, 1000.0)
+    method = replace(summary.workloads[0].methods[0], density=Heat((0.0,), (heights,)))
+    data = chart_data(replace(summary, workloads=(replace(summary.workloads[0], methods=(method,)),)))
+    cells = base64.b64decode(data["workloads"][0]["methods"][0]["heat"]["cells"])
+    back = [2 ** (byte / 255 * 2 * OCTAVES - OCTAVES) for byte in cells]
+    assert back == pytest.approx([2**-OCTAVES, 0.02, 0.5, 1.0, 3.0, 2**OCTAVES], rel=0.03)
+
+
+def test_a_summary_with_nothing_in_it_is_still_a_page() -> None:
+    text = render(Summary("empty", (), (), (), ()))
+    assert '<p class="verdict">empty</p>' in text
+    empty = Table("", ("method",), ())
+    render(replace(good(0, 0), overall=empty))
+
+
+def test_intervals_are_drawn_beside_ratios_only() -> None:
+    rows = (
+        ("neyman", "0.62 (0.55 to 0.70)", "0.03"),
+        ("uniform", "1.00 (0.00 to inf)", "not reached (1 of 3)"),
+    )
+    summary = replace(good(2, 1), overall=Table("x", ("a", "b", "c"), rows), workloads=())
+    text = render(summary)
+    assert text.count('<svg class="range') == 2
+    assert '<b>0.62</b> <span class="interval">(0.55 to 0.70)</span>' in text
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("study")
+    for method in ("uniform", "min-snr"):
+        for seed in (0, 1):
+            small_run(place / f"{method}-{seed}", method=method, seed=seed, samples=4, sample_steps=2)
+    return place
+
+
+def test_a_report_says_what_the_run_directories_say(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = study / "pages" / "report.html"
+    assert main(["report", str(study), "--out", str(out)]) == 0
+    assert f"{out}: 4 runs" in capsys.readouterr().out
+    text = out.read_text(encoding="utf-8")
+    page = Page(text)
+    curves = page.data(text)["data"]["workloads"][0]["runs"]
+    for method in ("uniform", "min-snr"):
+        ends = []
+        for seed in (0, 1):
+            lines = (study / f"{method}-{seed}" / "metrics.jsonl").read_text().splitlines()
+            records = [record for record in map(json.loads, lines) if record["kind"] == "evaluation"]
+            expected = smoothed([record["objective/none"] for record in records])
+            ends.append(expected[-1])
+            drawn = next(run for run in curves if (run["method"], run["seed"]) == (method, seed))
+            assert drawn["values"]["objective/none"] == pytest.approx(expected, rel=1e-4)
+            assert drawn["steps"] == [record["step"] for record in records]
+            assert drawn["images"] == [record["images"] for record in records]
+            row = next(row for row in page.rows if row[:2] == [method, str(seed)])
+            assert float(row[2]) == pytest.approx(expected[-1], rel=1e-4)
+        table = next(row for row in page.rows if row[0] == method and len(row) > 8)
+        assert any(cell == f"{sum(ends) / 2:.4g}" for cell in table)
+    assert text.count("<img") == 2
+
+
+def test_nothing_to_report_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(tmp_path), "--out", str(tmp_path / "x.html")]) == 2
+    assert "no run" in capsys.readouterr().err
+    assert not (tmp_path / "x.html").exists()
+
+
+def test_a_place_that_cannot_be_written_is_one_clear_line(
+    study: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", str(study), "--out", str(study / "uniform-0" / "recipe.json" / "x.html")]) == 2
+    assert "could not write" in capsys.readouterr().err
