@@ -21,7 +21,8 @@ from typing import Any
 
 from results import HERE, keep
 
-from stepwell.compare.curves import Curve, smoothed, time_ratio
+from stepwell.compare.curves import end, time_ratio
+from stepwell.compare.outcome import Outcome
 from stepwell.compare.score import Ratio, paired
 
 RECORDS = HERE / "records" / "pays"
@@ -73,10 +74,10 @@ class Trial:
         name = "".join(letter if letter.isalnum() else "-" for letter in self.method)
         return RECORDS / f"{self.stage}-{name}-{self.rate}-{self.seed}.json"
 
-    def curve(self) -> Curve:
+    def curve(self) -> Outcome:
         """The evaluations of a finished run."""
         found = json.loads(self.path.read_text())
-        return Curve(self.path, self.method, self.seed, tuple(found["evaluations"]))
+        return Outcome(self.path, {"method": self.method, "seed": self.seed}, tuple(found["evaluations"]))
 
     def score(self) -> dict[str, Any]:
         """Its end: distances and bits."""
@@ -130,7 +131,7 @@ def best_rate(method: str) -> str | None:
     trials = [Trial("tune", method, rate, TUNING_SEED) for rate in RATES]
     if not all(trial.path.exists() for trial in trials):
         return None
-    ends = {trial.rate: smoothed(trial.curve().values(objective_of(method)))[-1] for trial in trials}
+    ends = {trial.rate: end(trial.curve(), objective_of(method)) for trial in trials}
     return min(ends, key=ends.__getitem__)
 
 

@@ -19,9 +19,9 @@ class StudyProgress:
 
     def __init__(self, quiet: bool = False) -> None:
         self._quiet = quiet
-        self._steps: dict[str, int] = {}
-        self._total = self._runs = self._ended = 0
-        self._first: dict[str, int] = {}
+        self._begun: dict[str, float] = {}
+        self._shares: dict[str, float] = {}
+        self._runs = self._ended = 0
         self._started = self._last = time.monotonic()
 
     def say(self, message: str) -> None:
@@ -30,18 +30,17 @@ class StudyProgress:
 
     def begin(self, missing: Sequence[Trial], there: int) -> None:
         """A new batch of runs."""
-        self._steps, self._first, self._ended, self._runs = {}, {}, 0, len(missing)
-        self._total = sum(trial.recipe.steps for trial in missing)
+        self._shares, self._begun, self._ended, self._runs = {}, {}, 0, len(missing)
         self._started = self._last = time.monotonic()
         if missing and not self._quiet:
-            kind = "short runs that choose learning rates" if not missing[0].scored else "runs"
+            kind = "runs" if missing[0].scored else "short runs that choose learning rates"
             self.say(f"{len(missing)} {kind} to do" + (f", {there} are there already" if there else ""))
 
     def hear(self, event: Event) -> None:
         """Count, and tell."""
         name = event.trial.recipe.out
-        self._first.setdefault(name, event.step)
-        self._steps[name] = event.step
+        self._begun.setdefault(name, event.share)
+        self._shares[name] = event.share
         if event.kind == "progress":
             if time.monotonic() - self._last > _LINE_EVERY_SECONDS and not self._quiet:
                 self._last = time.monotonic()
@@ -49,20 +48,16 @@ class StudyProgress:
             return
         self._ended += 1
         if event.kind == "failed":
-            self._steps[name] = event.trial.recipe.steps
             self.say(f"  FAILED {event.trial}: {event.message}")
         elif not self._quiet:
             self.say(f"  {event.kind} {event.trial}  ({self._line()})")
 
     def _line(self) -> str:
-        taken = time.monotonic() - self._started
-        done = sum(self._steps.values())
-        # Steps from before a stop took none of this time.
-        new = done - sum(self._first.values())
-        left = taken * (self._total - done) / new if new > 0 else 0.0
-        share = done / self._total if self._total else 1.0
-        eta = f"about {_time(left)} left" if new > 0 else "no estimate yet"
-        return f"{self._ended} of {self._runs} runs, {100 * share:.0f} % of steps, {eta}"
+        taken, done = time.monotonic() - self._started, sum(self._shares.values())
+        # What was there before a stop took none of this time.
+        new = done - sum(self._begun.values())
+        left = f"about {_time(taken * (self._runs - done) / new)} left" if new > 0 else "no estimate yet"
+        return f"{self._ended} of {self._runs} runs, {100 * done / self._runs:.0f} % of the training, {left}"
 
 
 def _time(seconds: float) -> str:

@@ -7,6 +7,7 @@ import os
 import queue
 import signal
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -27,7 +28,8 @@ class Event:
     trial: Trial
     kind: str
     """progress, done, failed or interrupted."""
-    step: int = 0
+    share: float = 0.0
+    """Of its training that is behind it."""
     message: str = ""
 
 
@@ -91,10 +93,10 @@ def _listen(trial: Trial, pipe: Connection, process: Any, events: Any, stop: thr
         try:
             if not pipe.poll(0.2):
                 continue
-            kind, step, message = pipe.recv()
+            kind, share, message = pipe.recv()
         except (EOFError, OSError):
             break
-        told = Event(trial, kind, step, message)
+        told = Event(trial, kind, share, message)
         if kind == "progress":
             events.put(told)
     process.join()
@@ -121,9 +123,12 @@ def _trial(settings: dict[str, Any], scored: bool, effort: dict[str, int], pipe:
     recipe = Recipe(**settings)
     out = Path(recipe.out)
 
+    started = time.monotonic()
+
     def progress(step: int, values: dict[str, Any]) -> None:
+        spent = (time.monotonic() - started) / recipe.seconds if recipe.seconds else 0.0
         try:
-            pipe.send(("progress", step, ""))
+            pipe.send(("progress", min(1.0, max(step / recipe.steps, spent)), ""))
         except OSError:
             # The study was killed: save and leave, so that the next one finds the directory free.
             os.kill(os.getpid(), signal.SIGTERM)
@@ -135,10 +140,10 @@ def _trial(settings: dict[str, Any], scored: bool, effort: dict[str, int], pipe:
         if over and scored:
             found = score(trained(out), Effort(**effort))
             write_json(out / SCORE, {"step": at.step, **found})
-        ended = ("done" if over else "interrupted", at.step, "")
+        ended = ("done" if over else "interrupted", 1.0, "")
     except StepwellError as error:
-        ended = ("failed", 0, str(error))
+        ended = ("failed", 1.0, str(error))
     except Exception as error:  # a failed run must not stop the others, whatever it failed with
-        ended = ("failed", 0, f"{type(error).__name__}: {error}")
+        ended = ("failed", 1.0, f"{type(error).__name__}: {error}")
     with suppress(OSError):  # nobody may be listening any more
         pipe.send(ended)

@@ -64,7 +64,9 @@ def tuning_trials(study: Study, out: Path, records: Path | None) -> list[Trial]:
         for method in study.methods:
             recipe = _recipe(study, workload, method, study.tune.seed)
             steps = max(1, round(recipe.steps * study.tune.share))
-            short = replace(recipe, lr=rate, steps=steps, samples=0, evaluate_every=_often(steps, TUNING_EVALUATIONS))
+            short = replace(
+                recipe, lr=rate, steps=steps, samples=0, evaluate_every=_often(steps, TUNING_EVALUATIONS)
+            )
             found.append(_placed(workload, short, Path(TUNING, _safe(method), f"{rate:g}"), (out, records)))
     return [replace(trial, scored=False) for trial in found]
 

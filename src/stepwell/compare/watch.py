@@ -51,8 +51,9 @@ class Live:
             summary = self._summarise(there)
         except StepwellError as error:
             return _waiting(self._paths, str(error))
-        except (OSError, ValueError, KeyError, IndexError) as error:
-            # A run that is being made, moved or deleted can be caught between two files: look again later.
+        except Exception as error:
+            # A run that is being made, moved or deleted can be caught between two files, in any shape: the
+            # page keeps what it knew and looks again at the next change.
             if self._shown[1] != "waiting":
                 return self._shown
             return _waiting(

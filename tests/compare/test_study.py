@@ -1,0 +1,119 @@
+"""Studies as files and as words; every mistake at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stepwell.compare.study import load_study
+from stepwell.compare.trials import chosen_rates, final_trials, require_sound, tuning_trials
+from stepwell.core.errors import StepwellError
+from stepwell.recipes.files import study_files
+from stepwell.recipes.load import BadRecipe
+
+
+def test_words_make_a_study(tmp_path: Path) -> None:
+    study = load_study(
+        "fashion16",
+        ["methods=uniform,min-snr,beta-policy:credit=alignment,floor=0.3,neyman", "seeds=2", "batch=8"],
+    )
+    assert study.methods == ("uniform", "min-snr", "beta-policy:credit=alignment,floor=0.3", "neyman")
+    assert study.seeds == (0, 1)
+    assert study.settings == {"batch": 8}
+    require_sound(study)
+    trials = final_trials(study, {}, tmp_path, None)
+    assert len(trials) == 8
+    assert {trial.recipe.batch for trial in trials} == {8}
+    assert [trial.recipe.seed for trial in trials] == [0] * 4 + [1] * 4, "seed by seed: noise hits all alike"
+    assert trials[0].recipe.method != trials[4].recipe.method, "another method comes first each time"
+    assert len({trial.recipe.out for trial in trials}) == 8
+
+
+def test_a_file_makes_a_study(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(
+        """
+methods = ["uniform", "neyman+min-snr", "min-snr"]
+seeds = [3, 4, 5]
+metric = "bound"
+[workload.short]
+recipe = "fashion16"
+steps = 100
+[workload.long]
+recipe = "fashion16"
+steps = 200
+[against]
+"neyman+min-snr" = "min-snr"
+[judged_by]
+"min-snr" = "min-snr"
+[tune]
+lr = [1e-3, 2e-3]
+"""
+    )
+    study = load_study(str(tmp_path / "mine.toml"), ["model=micro"])
+    assert (study.name, study.seeds, study.baseline) == ("mine", (3, 4, 5), "uniform")
+    assert study.base_of("neyman+min-snr") == "min-snr"
+    assert study.base_of("uniform") is None
+    assert study.metric_of("min-snr") == "objective/min-snr"
+    assert study.metric_of("uniform") == "objective/vlb"
+    short = tuning_trials(study, tmp_path, None)
+    assert len(short) == 6
+    assert {trial.recipe.steps for trial in short} == {25}
+    assert {trial.recipe.seed for trial in short} == {100}
+    assert chosen_rates(study, short) == {}
+    assert {trial.recipe.lr for trial in final_trials(study, {"uniform": 0.5}, tmp_path, None)} == {0.5, 2e-3}
+
+
+@pytest.mark.parametrize("name", sorted(study_files()))
+def test_shipped_studies_are_sound(name: str) -> None:
+    study = load_study(name)
+    require_sound(study)
+    assert len(study.seeds) >= 3, "a shipped study can have a verdict"
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["seeds=0"], "seeds must be"),
+        (["seeds=x"], "seeds must be"),
+        (["methods="], "methods must be names"),
+        (["methods=uniform,uniform"], "given twice"),
+        (["methods=uniform,neyman", "baseline=min-snr"], "baseline: 'min-snr' is not among the methods"),
+        (["tune=1e-3"], "at least two learning rates"),
+        (["tune=1e-3,-2"], "at least two learning rates"),
+        (["nonsense"], "not of the form key=value"),
+        (["against=3"], "against must be a table"),
+    ],
+)
+def test_mistakes_are_told(words: list[str], part: str) -> None:
+    with pytest.raises(BadRecipe, match=part):
+        load_study("fashion16", words)
+
+
+def test_all_mistakes_of_all_recipes_come_at_once() -> None:
+    study = load_study("fashion16", ["methods=uniform,neymann,min-snr", "batch=-1", "colour=3"])
+    with pytest.raises(BadRecipe) as caught:
+        require_sound(study)
+    text = str(caught.value)
+    assert "'neymann' is not a known method" in text
+    assert "batch must be above 0" in text
+    assert "'colour' is not a known setting" in text
+
+
+def test_what_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(StepwellError, match=r"'fashion61' is not a known study or workload.*fashion16"):
+        load_study("fashion61")
+    with pytest.raises(StepwellError, match="cannot read the study"):
+        load_study(str(tmp_path / "none.toml"))
+    (tmp_path / "bad.toml").write_text("methods = [")
+    with pytest.raises(StepwellError, match="not valid TOML"):
+        load_study(str(tmp_path / "bad.toml"))
+    (tmp_path / "odd.toml").write_text('methods = ["uniform"]\nworkloads = ["fashion16"]\nmetods = 3\n')
+    with pytest.raises(BadRecipe, match="Did you mean 'methods'"):
+        load_study(str(tmp_path / "odd.toml"))
+
+
+def test_nothing_is_tuned_on_what_is_reported() -> None:
+    study = load_study("table1", ["seeds=[0, 100]"])
+    with pytest.raises(BadRecipe, match="seed 100 is one that is reported"):
+        require_sound(study)

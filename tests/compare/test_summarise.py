@@ -1,0 +1,115 @@
+"""From directories to a summary: groups, tables, views."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from compare.made_runs import study_of, write_run
+
+from stepwell.compare.summarise import summarise
+from stepwell.core.errors import StepwellError
+
+
+def falling(speed: float, seed: int) -> list[float]:
+    return [(1 + 0.02 * seed) / (1 + speed * t) for t in range(30)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return study_of(
+        tmp_path / "runs", {"uniform": lambda s: falling(1.0, s), "neyman": lambda s: falling(1.5, s)}
+    )
+
+
+def test_the_table_is_what_the_directories_say(folder: Path) -> None:
+    summary = summarise([folder])
+    (workload,) = summary.workloads
+    assert workload.name == "fashion16"
+    rows = {row[0]: dict(zip(workload.table.columns, row, strict=True)) for row in workload.table.rows}
+    ends = [sum(falling(1.5, seed)[-3:]) / 3 for seed in range(3)]
+    assert rows["neyman"]["simple loss"] == f"{sum(ends) / 3:.4g}"
+    assert rows["neyman"]["against"] == "uniform"
+    assert rows["neyman"]["seeds"] == "3"
+    assert float(rows["neyman"]["images to target"].split()[0]) == pytest.approx(2 / 3, abs=0.02)
+    distances = [10 * falling(1.5, seed)[-1] for seed in range(3)]
+    assert rows["neyman"]["Fréchet distance"] == f"{sum(distances) / 3:.4g}"
+    assert rows["uniform"]["against"] == ""
+    assert summary.verdict[0].startswith("neyman reaches uniform's final simple loss with 0.6")
+    assert json.loads(json.dumps(summary.plain()))
+
+
+def test_settings_that_differ_make_workloads(folder: Path) -> None:
+    for seed in range(3):
+        for method, speed in (("uniform", 1.0), ("neyman", 1.2)):
+            path = folder / "cosine" / f"{method}-{seed}"
+            write_run(path, falling(speed, seed), method, seed, process="cosine")
+    summary = summarise([folder])
+    assert sorted(workload.name for workload in summary.workloads) == ["cosine", "linear"]
+    assert summary.overall is not None
+    assert summary.overall.columns[:4] == ("method", "against", "judged by", "all workloads")
+    (row,) = summary.overall.rows
+    assert float(row[3].split()[0]) == pytest.approx(math.sqrt(2 / 3 / 1.2), abs=0.02)
+    assert summary.verdict[0].startswith("Over 2 workloads neyman reaches uniform's final simple loss")
+    by_method = {profile.method: profile for profile in summary.profiles}
+    assert by_method["neyman"].shares[0] == 1.0, "the best everywhere"
+    assert by_method["uniform"].shares[0] == 0.0
+    assert by_method["uniform"].shares[-1] == 1.0
+
+
+def test_a_study_says_who_is_judged_by_what(folder: Path) -> None:
+    for seed in range(3):
+        write_run(folder / f"other-{seed}", falling(2.0, seed), "min-snr", seed)
+    told = {
+        "name": "mine",
+        "methods": ["min-snr", "neyman", "uniform"],
+        "against": {"neyman": "min-snr"},
+        "judged_by": {"neyman": "bound"},
+    }
+    (folder / "study.json").write_text(json.dumps(told))
+    summary = summarise([folder])
+    (workload,) = summary.workloads
+    rows = {row[0]: row for row in workload.table.rows}
+    assert rows["neyman"][1:3] == ("min-snr", "bound")
+    assert [view.name for view in workload.methods] == told["methods"]
+    assert summary.title == "mine"
+
+
+def test_runs_that_are_not_finished_are_shown_and_not_scored(folder: Path) -> None:
+    run = folder / "neyman" / "2"
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("".join(lines[:-5]))
+    summary = summarise([folder])
+    assert summary.running
+    assert summary.verdict[0].startswith("No verdict: 2 seeds")
+    assert any("1 run is not finished" in note for note in summary.notes)
+    assert sum(not view.finished for view in summary.workloads[0].runs) == 1
+
+
+def test_long_curves_are_thinned_and_keep_their_ends(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", [1 / (1 + t) for t in range(1000)])
+    (view,) = summarise([tmp_path]).workloads[0].runs
+    assert len(view.images) == 120
+    assert (view.steps[0], view.steps[-1]) == (0, 9990)
+
+
+def test_sheets_are_shown_at_equal_time(folder: Path) -> None:
+    for method in ("uniform", "neyman"):
+        samples = folder / method / "0" / "samples"
+        samples.mkdir()
+        for step in (100, 290, 12345):
+            (samples / f"step-{step:09d}.png").write_bytes(b"png" + str(step).encode())
+    views = summarise([folder]).workloads[0].methods
+    for view in views:
+        assert view.sheet is not None
+        assert view.sheet.uri.startswith("data:image/png;base64,")
+        assert "step 290, 145 training seconds" in view.sheet.caption
+
+
+def test_an_empty_folder_is_an_error_that_says_why(tmp_path: Path) -> None:
+    with pytest.raises(StepwellError, match=r"there is no run to report on in [\s\S]*it has no recipe.json"):
+        summarise([tmp_path])
+    with pytest.raises(StepwellError, match="there is no run"):
+        summarise([tmp_path / "nothing"])
