@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from stepwell.cli.analyze import approximation, cost, densities, gain, increments, variance
+from stepwell.cli.analyze import approximation, cost, densities, gain, increments, interdependence, variance
 
-SUBJECTS = (gain, variance, densities, increments, approximation, cost)
+SUBJECTS = (gain, variance, interdependence, densities, increments, approximation, cost)
 """Modules with `register(subjects)`, in the order of the help."""
 
 

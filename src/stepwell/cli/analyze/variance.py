@@ -45,8 +45,8 @@ def register(subjects: Any) -> None:
     parser.add_argument("--metric", choices=("plain", "adam"), default="plain", help="Adam's: as it steps")
     parser.add_argument("--strata", type=int, default=20, help="parts of time")
     # A few directions hold most of the variance, so each round tells little of it: many small ones tell more.
-    parser.add_argument("--rounds", type=int, default=20, help="at least 3: they make the intervals")
-    parser.add_argument("--images", type=int, default=4, help="in each of a stratum's two halves")
+    parser.add_argument("--rounds", type=int, default=10, help="at least 3: they make the intervals")
+    parser.add_argument("--images", type=int, default=8, help="in each of a stratum's two halves")
     figure.add_save(parser)
     parser.set_defaults(run=run)
 

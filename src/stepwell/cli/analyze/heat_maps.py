@@ -1,0 +1,67 @@
+"""Interdependence as heat maps (needs matplotlib, from the `report` extra)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stepwell.cli.analyze import figure
+
+if TYPE_CHECKING:
+    from stepwell.analyze.interdependence import Alignments, Interdependence
+    from stepwell.analyze.transfer import Transfer
+
+_COLOURS = "RdBu_r"
+"""Red where the loss rises, blue where it falls."""
+
+
+def draw(found: Interdependence, title: str, path: Path) -> None:
+    """Changes of the loss on the left, cosines of gradients on the right."""
+    picture = figure.blank(12.0, 5.2)
+    picture.suptitle(title, fontsize=11)
+    left, right = picture.subplots(1, 2)
+    _changes(picture, left, found.transfer)
+    _cosines(picture, right, found.alignments)
+    figure.write(picture, path)
+
+
+def _changes(picture: Any, axes: Any, found: Transfer) -> None:
+    """Rows are ranges; hatched cells cannot be told from no change."""
+    relative = [
+        [100 * value / before for value, before in zip(row, found.before, strict=True)]
+        for row in found.change
+    ]
+    most = max(abs(value) for row in relative for value in row) or 1.0
+    rows = list(range(len(relative) + 1))
+    # Up to a tenth of the largest change linear, then logarithmic: trained and untrained bands both show.
+    from matplotlib.colors import SymLogNorm
+
+    norm = SymLogNorm(linthresh=most / 10, vmin=-most, vmax=most)
+    mesh = axes.pcolormesh(found.borders, rows, relative, cmap=_COLOURS, norm=norm)
+    unsure = [
+        [0.0 if abs(value) <= around else float("nan") for value, around in zip(*both, strict=True)]
+        for both in zip(found.change, found.margin, strict=True)
+    ]
+    axes.pcolor(found.borders, rows, unsure, hatch="////", alpha=0, lw=0)
+    for row, (low, high) in enumerate(found.ranges):
+        axes.plot([low, high, high, low, low], [row, row, row + 1, row + 1, row], color="black", lw=1.2)
+    axes.set_yticks([row + 0.5 for row in rows[:-1]], [f"{low:g} to {high:g}" for low, high in found.ranges])
+    axes.invert_yaxis()
+    axes.set_ylabel("trained on (outlined)")
+    axes.set_xlabel("unit time u: 0 is data, 1 is noise")
+    axes.set_title(f"held-out loss after {found.steps} steps; hatched: cannot be told", fontsize=10)
+    picture.colorbar(mesh, ax=axes, label="change in % of before")
+
+
+def _cosines(picture: Any, axes: Any, found: Alignments) -> None:
+    metric = "Adam's" if found.metric == "adam" else "plain"
+    # Blue is good in both maps: aligned gradients lower each other's loss.
+    mesh = axes.pcolormesh(
+        found.borders, found.borders, found.cosine, cmap=_COLOURS.removesuffix("_r"), vmin=-1, vmax=1
+    )
+    axes.set_facecolor("0.85")
+    axes.set_aspect("equal")
+    axes.invert_yaxis()
+    axes.set_xlabel("unit time u: 0 is data, 1 is noise")
+    axes.set_title(f"cosines of mean gradients ({metric} metric); grey: noise", fontsize=10)
+    picture.colorbar(mesh, ax=axes, label="cosine")
