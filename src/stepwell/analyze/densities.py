@@ -36,6 +36,8 @@ class Densities:
     corrected: bool
     """Whether importance weights undo the density: it then says nothing about the objective."""
     learns: bool
+    recorded: bool
+    """Whether a run has seen them; if not, they are the formula's."""
     timesteps: int | None
     moments: tuple[Moment, ...]
 
@@ -67,7 +69,7 @@ def of_method(name: str, sampler: TimestepSampler, weighting: Weighting, process
     if not bool(effective.isfinite().all()) or float(effective.sum()) <= 0:
         raise StepwellError(f"{name} has no effective density: its weights are not finite, or all 0.")
     moment = Moment(0, tuple(density.tolist()), tuple((effective / effective.mean()).tolist()))
-    return Densities(name, sampler.reference is not None, sampler.learns, process.timesteps, (moment,))
+    return Densities(name, sampler.reference is not None, sampler.learns, False, process.timesteps, (moment,))
 
 
 def of_run(name: str, path: Path, sampler: TimestepSampler, process: NoiseProcess) -> Densities:
@@ -85,7 +87,9 @@ def of_run(name: str, path: Path, sampler: TimestepSampler, process: NoiseProces
         raise StepwellError(
             f"{path} has recorded no density: they come with evaluations, so train it with evaluate_every=N."
         )
-    return Densities(name, sampler.reference is not None, sampler.learns, process.timesteps, tuple(found))
+    return Densities(
+        name, sampler.reference is not None, sampler.learns, True, process.timesteps, tuple(found)
+    )
 
 
 def _moment(record: dict[str, Any]) -> Moment:

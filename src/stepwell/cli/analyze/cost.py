@@ -1,0 +1,165 @@
+"""`stepwell analyze cost`: what methods' steps cost on this machine, beside the paper's arithmetic."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from stepwell.cli.analyze.recipe import recipe_of
+from stepwell.cli.analyze.subject import add_arguments, count, finite, whole_numbers
+from stepwell.cli.extra import require_extra
+from stepwell.core.errors import StepwellError
+
+if TYPE_CHECKING:
+    from stepwell.analyze.step_cost import StepCost, Stepped
+    from stepwell.data.source import DataSet
+    from stepwell.recipes.schema import Recipe
+
+METHODS = "uniform,neyman,alignment,beta-policy,loss-ema"
+_EXAMPLES = """examples:
+  stepwell analyze cost fashion16 model=small
+  stepwell analyze cost fashion16 --methods neyman,beta-policy:subset=3,every_steps=40 --batches 16,64,256
+  stepwell analyze cost runs/fashion16-uniform-0 --rounds 40
+
+Steps of a method and of uniform are timed in turn, so that whatever else the machine does hits both:
+trust the ratios, and their intervals. Nothing is written. uniform against itself shows the noise.
+"""
+PAPER = (3, 1000, 128, 40)
+"""Kim et al.'s |S|, T, batch and f_S on CIFAR-10."""
+
+
+def register(subjects: Any) -> None:
+    """Add the subject to the command line."""
+    parser = subjects.add_parser(
+        "cost",
+        help="what methods' steps cost on this machine",
+        description="Time the training steps of methods against those of uniform.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_arguments(parser)
+    parser.add_argument("--methods", default=METHODS, metavar="NAME,...", help="what method= takes")
+    parser.add_argument("--batches", metavar="N,...", help="batch sizes (default: its own)")
+    parser.add_argument("--rounds", type=int, default=12, help="of six steps, for a method at a batch")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Build, time, print."""
+    require_extra()
+    from stepwell.core import require
+
+    require.count("rounds", options.rounds)
+    methods = split_methods(options.methods)
+    recipe = recipe_of(options.what, options.settings)
+    batches = whole_numbers("--batches", options.batches) or [recipe.batch]
+    recipes = _recipes(recipe, methods, batches)
+    found = _timed(recipe, recipes, options.rounds, count)
+    counts = {size: _published(recipe, size) for size in batches}
+    if options.json:
+        plain = [each.plain() for each in found]
+        print(json.dumps(finite({"costs": plain, "published": counts, "rounds": options.rounds})))
+        return
+    print(f"{options.what}: {recipe.model} on {recipe.data}, {options.rounds} rounds of six steps\n")
+    print(_report(found, counts))
+
+
+def split_methods(text: str) -> list[str]:
+    """Methods between commas; a key=value after a comma belongs to the method before it."""
+    found: list[str] = []
+    for word in (word.strip() for word in text.split(",")):
+        if found and "=" in word and ":" not in word.partition("=")[0]:
+            found[-1] += f",{word}"
+        elif word:
+            found.append(word)
+    if not found:
+        raise StepwellError(f"--methods {text!r} names none: write --methods uniform,neyman, say.")
+    return found
+
+
+def _recipes(recipe: Recipe, methods: Sequence[str], batches: Sequence[int]) -> dict[tuple[str, int], Recipe]:
+    """One checked recipe for each method at each batch: mistakes are told before anything is timed."""
+    from stepwell.recipes.load import check
+
+    return {
+        (method, batch): check(
+            {**asdict(recipe), "method": method, "batch": batch, "tracker": "none"},
+            source=f"method={method} batch={batch}",
+        )
+        for batch in batches
+        for method in methods
+    }
+
+
+def _timed(
+    recipe: Recipe, recipes: dict[tuple[str, int], Recipe], rounds: int, progress: Callable[[int, int], None]
+) -> list[StepCost]:
+    from stepwell.analyze.step_cost import step_cost
+    from stepwell.recipes.build import experiment
+
+    data = experiment(recipe).data
+    found: list[StepCost] = []
+    base: Stepped | None = None
+    before = 0
+    for (method, batch), each in recipes.items():
+        if base is None or batch != before:
+            base, before = _stepped(replace(each, method="uniform"), data), batch
+        found.append(step_cost(method, batch, base, _stepped(each, data), rounds))
+        progress(len(found), len(recipes))
+    return found
+
+
+def _stepped(recipe: Recipe, data: DataSet) -> Stepped:
+    from accelerate import Accelerator
+
+    from stepwell.analyze.step_cost import stepped
+    from stepwell.recipes.build import Experiment, network_of, objective_of, on_cpu, training_of
+
+    made = Experiment(recipe, data, objective_of(recipe), network_of(recipe, data))
+    return stepped(training_of(made, Accelerator(cpu=on_cpu(), mixed_precision=recipe.precision)))
+
+
+def _published(recipe: Recipe, batch: int) -> dict[str, float]:
+    """The paper's arithmetic for its own method, at the timesteps and the batch that are here."""
+    from stepwell.analyze.step_cost import published_forwards, published_ratio
+    from stepwell.recipes.build import objective_of
+
+    timesteps = objective_of(recipe).process.timesteps or 1000
+    subset, _, _, every = PAPER
+    return {
+        "forwards": published_forwards(subset, timesteps, batch),
+        "ratio": published_ratio(subset, timesteps, batch, every),
+    }
+
+
+def _report(found: Sequence[StepCost], counts: dict[int, dict[str, float]]) -> str:
+    from stepwell.analyze.step_cost import published_forwards, published_ratio
+
+    width = max(len(each.method) for each in found) + 2
+    lines = [_cells(width, "method", "batch", "a step", "95 % interval", "a due step", "every", "counted")]
+    for each in found:
+        ratio = each.ratio
+        interval = f"{ratio.low:.3f} to {ratio.high:.3f}"
+        measures = [f"{each.due_ratio:.2f}x", str(each.every_steps)] if each.every_steps > 1 else ["-", "-"]
+        cells = [str(each.batch), f"{ratio.value:.3f}x", interval, *measures, f"{each.counted:.3f}x"]
+        lines += [_cells(width, each.method, *cells)]
+    subset, timesteps, batch, _ = PAPER
+    lines += [
+        "",
+        "All over a step of uniform. Counted: the passes of the probe, if a training step is four of them.",
+        "Kim et al. count 2|S| + 2T/B passes a policy step, and their policy network like the denoiser:",
+        f"  theirs, batch {batch}: {published_forwards(subset, timesteps, batch):.1f} passes, "
+        f"{published_ratio(*PAPER):.2f}x; about 1.5x measured (cited, not measured here)",
+    ]
+    for size, each_count in counts.items():
+        lines += [f"  here, batch {size}: {each_count['forwards']:.1f} passes, {each_count['ratio']:.2f}x"]
+    return "\n".join(lines)
+
+
+def _cells(first_width: int, first: str, *cells: str) -> str:
+    widths = (7, 10, 18, 12, 7, 10)
+    rest = "".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+    return f"{first:{max(first_width, 8)}}{rest}"
