@@ -1,11 +1,14 @@
 # Every target sets up .venv by itself when it is missing or older than what it is made from.
-.PHONY: demo test test-slow check format bench clean
+.PHONY: demo test test-slow check format bench results clean
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-demo: $(READY)  ## look at what there is: the catalogue, densities in the terminal and as a picture
-	@$(BIN)/python benchmarks/demo.py
+demo: $(READY)  ## train four methods three times each, and make a page of what they did
+	@echo "Training 12 small runs on embedded images: about 8 minutes on two cores."
+	@$(BIN)/stepwell compare demo out=runs/demo --report runs/demo/report.html
+	@echo "Look at it in a browser: $(CURDIR)/runs/demo/report.html"
+	@echo "Next: .venv/bin/stepwell ls; .venv/bin/stepwell train fashion16 method=neyman"
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2
@@ -27,6 +30,9 @@ bench: $(READY)
 	$(BIN)/python benchmarks/sampler_cost.py
 	$(BIN)/python benchmarks/throughput.py
 	$(BIN)/python benchmarks/growth.py
+
+results: $(READY)  ## what is missing of the paper's tables (hours), and RESULTS.md from all records
+	$(BIN)/python benchmarks/studies.py
 
 clean:
 	rm -rf .venv runs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist

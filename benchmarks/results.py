@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 
 
-def keep(name: str, title: str, how: str, columns: list[str], rows: list[list[str]]) -> None:
-    """Leave a record of a finished benchmark."""
+def keep(
+    name: str,
+    title: str,
+    how: str,
+    columns: list[str],
+    rows: list[list[str]],
+    made_in: dict[str, Any] | None = None,
+) -> None:
+    """Leave a record of a finished benchmark; `made_in` is the environment of its runs, if not this one."""
     from stepwell.runs.environment import environment
 
-    record = {"title": title, "how": how, "columns": columns, "rows": rows, "environment": environment()}
+    where = made_in or environment()
+    record = {"title": title, "how": how, "columns": columns, "rows": rows, "environment": where}
     (HERE / "records" / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from stepwell.catalogue.entries import ENTRIES
 from stepwell.cli.main import main
-from stepwell.recipes.files import method_files, workload_files
+from stepwell.recipes.files import method_files, study_files, workload_files
 
 
 def test_everything_is_listed_with_its_paper(capsys: pytest.CaptureFixture[str]) -> None:
@@ -18,7 +18,7 @@ def test_everything_is_listed_with_its_paper(capsys: pytest.CaptureFixture[str])
     for entry in ENTRIES:
         assert f"  {entry.name} " in text
         assert entry.source in text
-    for name in {**workload_files(), **method_files()}:
+    for name in {**workload_files(), **method_files(), **study_files()}:
         assert f"  {name} " in text
 
 
@@ -38,4 +38,4 @@ def test_the_documentation_has_the_same_table(capsys: pytest.CaptureFixture[str]
 def test_json_is_complete(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ls", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
-    assert len(listed) == len(ENTRIES) + len(workload_files()) + len(method_files())
+    assert len(listed) == len(ENTRIES) + len(workload_files()) + len(method_files()) + len(study_files())

@@ -10,10 +10,11 @@ from typing import Any
 from stepwell.catalogue.entries import SHAPING
 from stepwell.catalogue.entry import KINDS, Entry, Kind
 from stepwell.catalogue.find import all_entries
-from stepwell.recipes.files import first_words, method_files, workload_files
+from stepwell.recipes.files import first_words, method_files, study_files, workload_files
 
 _PLURALS: dict[Kind, str] = {"process": "processes", "sampler": "samplers", "weighting": "weightings"}
-_RECIPES = {"workloads": workload_files, "methods": method_files}
+_RECIPES = {"workloads": workload_files, "methods": method_files, "studies": study_files}
+_ONE = {"workloads": "workload", "methods": "method", "studies": "study"}
 
 
 def register(verbs: Any) -> None:
@@ -36,7 +37,7 @@ def run(options: argparse.Namespace) -> None:
         return
     if options.json:
         files = [
-            {"kind": kind[:-1], "name": name, "summary": first_words(path)}
+            {"kind": _ONE[kind], "name": name, "summary": first_words(path)}
             for kind, found in recipes.items()
             for name, path in found.items()
         ]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from stepwell.compare.grouping import Grouped, group
 from stepwell.compare.judge import Judgement, judge, seconds_to
 from stepwell.compare.outcome import STUDY, Outcome, read_all
 from stepwell.compare.score import profile
@@ -16,15 +17,9 @@ from stepwell.compare.tables import overall_table, workload_table
 from stepwell.compare.verdict import error_rates, metric_name, verdict
 from stepwell.compare.views import method_view, run_view, shared_settings
 from stepwell.core.errors import StepwellError
-from stepwell.recipes.schema import MAY_CHANGE
 
 METRICS = ("objective/none", "objective/min-snr", "objective/vlb")
 FACTORS = tuple(1 + index / 20 for index in range(41))
-_NOT_THE_WORKLOAD = MAY_CHANGE | {"method", "seed", "lr", "evaluate_every", "checkpoint_every"}
-"""Settings in which runs of one workload may differ."""
-
-Grouped = dict[str, dict[str, list[Outcome]]]
-"""Runs by workload, then by method, then in the order of their seeds."""
 
 
 def summarise(paths: Sequence[Path]) -> Summary:
@@ -53,12 +48,12 @@ def tell(
     runs: Sequence[Outcome], left_out: Sequence[LeftOut], study: dict[str, Any], paths: Sequence[str]
 ) -> Summary:
     """The summary of some outcomes."""
-    grouped = group(runs, [str(method) for method in study.get("methods", ())])
+    grouped = group(runs, study)
     metrics = [key for key in METRICS if all(key in run.evaluations[-1] for run in runs)]
-    primary = metric_key(str(study.get("metric", "simple")))
+    primary = _primary(study)
     metrics = [primary, *(key for key in metrics if key != primary)]
     methods = list(dict.fromkeys(method for of in grouped.values() for method in of))
-    judgements = {name: _judgements(name, of, study, primary) for name, of in grouped.items()}
+    judgements = {name: _judgements(name, of, study) for name, of in grouped.items()}
     together = [judgement for found in judgements.values() for judgement in found]
     return Summary(
         title=str(study.get("name", "")) or ", ".join(Path(path).name for path in paths),
@@ -77,36 +72,16 @@ def tell(
     )
 
 
-def group(runs: Sequence[Outcome], order: Sequence[str] = ()) -> Grouped:
-    """Runs that differ in method, seed and learning rate only, under the settings that set them apart."""
-    keys = [_key(run) for run in runs]
-    differing = [name for name in dict(keys[0]) if len({str(dict(key).get(name)) for key in keys}) > 1]
-    found: Grouped = {}
-    for run, key in zip(runs, keys, strict=True):
-        values = dict(key)
-        name = ", ".join(
-            str(values[part]) if len(differing) == 1 else f"{part}={values[part]}" for part in differing
-        )
-        found.setdefault(name or Path(str(run.recipe.get("data", "runs"))).name, {}).setdefault(
-            run.method, []
-        ).append(run)
-    ranks = {method: place for place, method in enumerate(order)}
-    return {
-        name: {
-            method: sorted(of[method], key=lambda run: run.seed)
-            for method in sorted(of, key=lambda method: ranks.get(method, len(ranks)))
-        }
-        for name, of in found.items()
-    }
+def judgements_of(runs: Sequence[Outcome], study: dict[str, Any]) -> list[Judgement]:
+    """Every method against what it is judged by, on every workload."""
+    return [found for name, of in group(runs, study).items() for found in _judgements(name, of, study)]
 
 
-def _key(run: Outcome) -> tuple[tuple[str, Any], ...]:
-    return tuple((key, value) for key, value in sorted(run.recipe.items()) if key not in _NOT_THE_WORKLOAD)
+def _primary(study: dict[str, Any]) -> str:
+    return metric_key(str(study.get("metric", "simple")))
 
 
-def _judgements(
-    workload: str, runs: dict[str, list[Outcome]], study: dict[str, Any], primary: str
-) -> list[Judgement]:
+def _judgements(workload: str, runs: dict[str, list[Outcome]], study: dict[str, Any]) -> list[Judgement]:
     finished = {method: [run for run in mine if run.finished] for method, mine in runs.items()}
     finished = {method: mine for method, mine in finished.items() if mine}
     baseline = baseline_of(runs, study)
@@ -116,7 +91,7 @@ def _judgements(
         if other == method or other not in finished:
             continue
         own = study.get("judged_by", {}).get(method)
-        metric = metric_key(own) if own else primary
+        metric = metric_key(own) if own else _primary(study)
         found.append(judge(workload, mine, finished[other], metric))
     return found
 

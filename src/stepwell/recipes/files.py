@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from pathlib import Path
 
 _HERE = Path(__file__).parent
@@ -23,6 +24,6 @@ def study_files() -> dict[str, Path]:
 
 
 def first_words(path: Path) -> str:
-    """The sentence a recipe file opens with: its last comment line before the settings."""
-    comments = [line[1:].strip() for line in path.read_text().splitlines() if line.startswith("#")]
-    return comments[-1] if comments else ""
+    """The sentence a recipe file opens with: the last comment line before the settings."""
+    opening = list(takewhile(lambda line: line.startswith("#"), path.read_text().splitlines()))
+    return opening[-1][1:].strip() if opening else ""
