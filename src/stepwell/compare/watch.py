@@ -32,16 +32,29 @@ class Live:
         self._lock = threading.Lock()
         self._seen: object = None
         self._shown = _waiting(self._paths, "No run has been read yet.")
+        self._answer: tuple[str, str] | None = None
 
     def newest(self) -> tuple[Summary, str]:
         """The summary, and whether its runs are waited for, running or ended."""
         with self._lock:
-            seen = tuple(sorted(_files(self._paths)))
-            if seen != self._seen:
-                self._shown = self._read()
-                # After reading: what changed meanwhile differs from `seen` and is read next time.
-                self._seen = seen
+            self._look()
             return self._shown
+
+    def answer(self) -> tuple[str, str]:
+        """The same for a page that is open already: a tag that changes when it does, and JSON."""
+        with self._lock:
+            self._look()
+            if self._answer is None:
+                content = payload(*self._shown)
+                tag = version(content)
+                self._answer = tag, json.dumps({"version": tag, **content})
+            return self._answer
+
+    def _look(self) -> None:
+        # Listed before reading: what changes meanwhile differs from it, and is read next time.
+        seen = tuple(sorted(_files(self._paths)))
+        if seen != self._seen:
+            self._shown, self._answer, self._seen = self._read(), None, seen
 
     def _read(self) -> tuple[Summary, str]:
         there = [path for path in self._paths if path.exists()]
@@ -141,12 +154,11 @@ class Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815
 
     def _summary(self) -> None:
-        content = payload(*self.server.live.newest())
-        tag = version(content)
+        tag, text = self.server.live.answer()
         if self.headers.get("If-None-Match") == f'"{tag}"':
             self._send(HTTPStatus.NOT_MODIFIED, "application/json", "")
         else:
-            self._send(HTTPStatus.OK, "application/json", json.dumps({"version": tag, **content}))
+            self._send(HTTPStatus.OK, "application/json", text)
 
     def _refuse(self) -> None:
         self._send(HTTPStatus.METHOD_NOT_ALLOWED, "text/plain", "Only GET and HEAD.\n")

@@ -38,7 +38,9 @@ def _results(summary: Summary) -> str:
     colours = {m.name: m.colour for w in summary.workloads for m in w.methods}
     tables = [] if summary.overall is None else [("All workloads", summary.overall)]
     tables += [(workload.name, workload.table) for workload in summary.workloads]
-    shown = "".join(f"<h3>{escape(name)}</h3>{table(found, colours)}" for name, found in tables if found.rows)
+    shown = "".join(
+        f"<h3>{escape(name)}</h3>{table(found, colours, name)}" for name, found in tables if found.rows
+    )
     return f"<h2>Results</h2>{shown}" if shown else ""
 
 
@@ -140,7 +142,11 @@ def _runs(workload: Workload, summary: Summary) -> str:
         for run in workload.runs
     )
     colours = {method.name: method.colour for method in workload.methods}
-    return table(Table("At the last evaluation, smoothed as the curves are", columns, rows), colours)
+    return table(
+        Table("At the last evaluation, smoothed as the curves are", columns, rows),
+        colours,
+        f"Runs of {workload.name}",
+    )
 
 
 def _last(values: Sequence[float | None]) -> str:

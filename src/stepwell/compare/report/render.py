@@ -28,6 +28,8 @@ _SCRIPTS = (
     "start",
 )
 """In the order in which they build on each other."""
+_KEPT = "Made by <code>stepwell report</code>. This page needs nothing else: keep it, mail it, open it offline."
+_WATCHED = "Served by <code>stepwell watch</code>, here only; <code>stepwell report</code> makes a file to keep."
 
 
 def render(summary: Summary, live: str | None = None) -> str:
@@ -43,6 +45,7 @@ def render(summary: Summary, live: str | None = None) -> str:
         style=style,
         script=script,
         data=embedded(data),
+        footer=_KEPT if live is None else _WATCHED,
     )
 
 

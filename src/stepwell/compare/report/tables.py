@@ -15,23 +15,22 @@ _WIDTH, _FARTHEST = 132, math.log(4)
 """Of a picture: pixels; and the ratio at its ends, at most."""
 
 
-def table(content: Table, colours: Mapping[str, int]) -> str:
+def table(content: Table, colours: Mapping[str, int], name: str) -> str:
     """A table in a box of its own, which scrolls sideways where the screen is narrow."""
     reaches = [_reach([row[place] for row in content.rows]) for place in range(len(content.columns))]
     head = "".join(f'<th scope="col">{escape(column)}</th>' for column in content.columns)
     body = ""
-    for name, *cells in content.rows:
-        colour = colours.get(name)
+    for first, *cells in content.rows:
+        colour = colours.get(first)
         mark = swatch(colour) if colour is not None else ""
-        body += f'<tr><th scope="row">{mark}{escape(name)}</th>'
+        body += f'<tr><th scope="row">{mark}{escape(first)}</th>'
         body += "".join(
             f"<td>{_cell(cell, reach, colour)}</td>" for cell, reach in zip(cells, reaches[1:], strict=True)
         )
         body += "</tr>"
-    label = escape(content.caption)
     return (
-        f'<div class="scroll" role="region" tabindex="0" aria-label="{label or "Table"}"><table>'
-        f"<caption><span>{label}</span></caption>"
+        f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(name)}"><table>'
+        f"<caption><span>{escape(content.caption)}</span></caption>"
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 

@@ -42,7 +42,7 @@ function heatMap() {
 
 function drawMap(map) {
   const { spec, picture } = map;
-  const width = (map.width = Math.max(200, picture.clientWidth || 300));
+  const width = (map.width = Math.max(120, picture.clientWidth || 300));
   const height = 176;
   const box = (map.box = { left: 30, top: 6, width: width - 38, height: height - 44 });
   const last = spec.heat.images[spec.heat.images.length - 1] || 1;
@@ -52,7 +52,7 @@ function drawMap(map) {
   picture.setAttribute("height", height);
   picture.setAttribute("aria-label", spec.alt);
   const words = [0, 0.5, 1].map((u) => shape("text", { x: box.left - 6, y: box.top + (1 - u) * box.height, class: "tick y" }, number(u)));
-  const under = ticks(map.x, 4).map((value) => shape("text", { x: map.x(value), y: box.top + box.height + 16, class: "tick x" }, number(value)));
+  const under = ticks(map.x, width < 220 ? 2 : 4).map((value) => shape("text", { x: map.x(value), y: box.top + box.height + 16, class: "tick x" }, number(value)));
   picture.replaceChildren(
     shape("image", { x: box.left, y: box.top, width: box.width, height: box.height, preserveAspectRatio: "none", href: pixels(spec) }),
     ...words,

@@ -6,9 +6,12 @@ function live() {
   const status = find("#status");
   status.hidden = false;
   const show = (state) => {
-    if (status.dataset.state === state) return;
+    // A run that was killed says nothing of it: that nothing is new has to say it.
+    const quiet = Math.floor((Date.now() - page.renewed) / 60000);
+    const text = STATES[state] + (state === "running" && quiet ? `; nothing new for ${quiet} min` : "");
+    if (status.textContent === text) return;
     status.dataset.state = state;
-    status.textContent = STATES[state] ?? state;
+    status.textContent = text;
   };
   const ask = async () => {
     try {
@@ -25,12 +28,13 @@ function live() {
     }
     setTimeout(ask, 2000);
   };
+  page.renewed = Date.now();
   show(page.state);
   setTimeout(ask, 2000);
 }
 
 function renew(fresh) {
-  Object.assign(page, { version: fresh.version, state: fresh.state, data: fresh.data });
+  Object.assign(page, { version: fresh.version, state: fresh.state, data: fresh.data, renewed: Date.now() });
   if (document.title !== fresh.title) find("#title").textContent = document.title = fresh.title;
   for (const [name, text] of Object.entries(fresh.parts)) replacePart(find(`[data-part="${name}"]`), text);
   controls();
