@@ -58,6 +58,18 @@ def test_f_and_forward_find_what_determines_the_sum_and_random_does_not() -> Non
         assert fit.fitted_r2.high < 0.6, selection
 
 
+def test_the_loudest_columns_are_a_control_that_does_not_look_at_the_sum() -> None:
+    rows, _ = planted()
+    rows[:, TELLING] *= 0.5
+    quiet = scored(rows, rows.sum(1)).of("loudest", 3)
+    assert abs(quiet.correlation.value) < 0.25, "what varies most cancels"
+    rows[:, TELLING] *= 20
+    loud = scored(rows, rows.sum(1)).of("loudest", 3)
+    assert loud.correlation.value == pytest.approx(1.0)
+    times = centres(COLUMNS).tolist()
+    assert loud.chosen == (tuple(times[column] for column in TELLING),) * LONG.repeats
+
+
 def test_a_regression_weighs_what_a_mean_cannot() -> None:
     rows, y = planted((3.0, 1.0, 1.0))
     y = rows[:, 5] - 2 * rows[:, 17] + rows[:, 30]

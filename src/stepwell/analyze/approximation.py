@@ -18,6 +18,8 @@ from stepwell.core.errors import InvalidParameter
 from stepwell.core.random import stream_key
 from stepwell.samplers.selection import METHODS, select
 
+SELECTIONS = (*METHODS, "loudest")
+"""Those that samplers know, and a control: the columns that vary most, whose noise is most of the sum's."""
 _RANDOM_DRAWS = 8
 """Subsets that stand for `random` in every repeat: one would mostly show its own luck."""
 
@@ -64,6 +66,8 @@ class Fit:
     """Of a regression on the subset, fitted where it was chosen; None if that had too few rows."""
     same_sign: Estimate
     """The share of rows where the subset's mean and y have the same sign."""
+    chosen: tuple[tuple[float, ...], ...]
+    """[repeats][size]: the unit times of S; the first of the random ones."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,7 @@ class Approximation:
     @property
     def sizes(self) -> tuple[int, ...]:
         """All |S|."""
-        return tuple(fit.size for fit in self.fits if fit.selection == METHODS[0])
+        return tuple(fit.size for fit in self.fits if fit.selection == SELECTIONS[0])
 
     def plain(self) -> dict[str, Any]:
         """For JSON."""
@@ -105,19 +109,31 @@ def approximation(
     if not 0 < largest <= columns:
         raise InvalidParameter(f"subsets of up to {largest} of {columns} timesteps: give 1 to {columns}.")
     fits = [
-        _fit(rows.double(), y.double(), split, selection, size)
-        for selection in METHODS
+        _fit(_Rows(rows.double(), y.double(), times.tolist(), split), selection, size)
+        for selection in SELECTIONS
         for size in range(1, largest + 1)
     ]
     return Approximation(tuple(times.tolist()), split, target, float((y > 0).double().mean()), tuple(fits))
 
 
-def _fit(rows: Tensor, y: Tensor, split: Split, selection: str, size: int) -> Fit:
-    """One cell; its intervals are a jackknife over repeats, in each of which S was chosen anew."""
-    found = torch.stack([_repeat(rows, y, split, selection, size, r) for r in range(split.repeats)])
+@dataclass(frozen=True)
+class _Rows:
+    """What all cells are made of."""
 
-    def statistic(repeats: Tensor) -> Tensor:
-        correlation, error, fitted_error, total, same = found[repeats].mean(0)
+    rows: Tensor
+    y: Tensor
+    times: list[float]
+    split: Split
+
+
+def _fit(given: _Rows, selection: str, size: int) -> Fit:
+    """One cell; its intervals are a jackknife over repeats, in each of which S was chosen anew."""
+    split = given.split
+    repeats = [_repeat(given, selection, size, number) for number in range(split.repeats)]
+    found = torch.stack([sums for sums, _ in repeats])
+
+    def statistic(chosen: Tensor) -> Tensor:
+        correlation, error, fitted_error, total, same = found[chosen].mean(0)
         return torch.stack([correlation, 1 - error / total, 1 - fitted_error / total, same])
 
     correlation, r2, fitted, same = jackknife(statistic, split.repeats)
@@ -129,21 +145,31 @@ def _fit(rows: Tensor, y: Tensor, split: Split, selection: str, size: int) -> Fi
         r2=r2.within(least, 1),
         fitted_r2=fitted.within(least, 1) if size + 2 <= split.queue else None,
         same_sign=same.within(0, 1),
+        chosen=tuple(tuple(given.times[index] for index in chosen.tolist()) for _, chosen in repeats),
     )
 
 
-def _repeat(rows: Tensor, y: Tensor, split: Split, selection: str, size: int, repeat: int) -> Tensor:
-    """[5]: the sums of one repeat, the mean over several subsets if they are random."""
-    chooses, scores = split.parts(repeat)
-    draws = _RANDOM_DRAWS if selection == "random" else 1
+def _repeat(given: _Rows, selection: str, size: int, repeat: int) -> tuple[Tensor, Tensor]:
+    """The sums [5] of one repeat, a mean over several subsets if they are random, and the first S [size]."""
+    rows, y = given.rows, given.y
+    chooses, scores = given.split.parts(repeat)
+    subsets = [
+        _chosen(rows[chooses], y[chooses], size, selection, stream_key("approximation", repeat, draw))
+        for draw in range(_RANDOM_DRAWS if selection == "random" else 1)
+    ]
     found = []
-    for draw in range(draws):
-        key = stream_key("approximation", repeat, draw)
-        chosen = select(rows[chooses], y[chooses], size, selection, key)
+    for chosen in subsets:
         picked = rows[:, chosen]
         predicted = _regression(picked[chooses], y[chooses], picked[scores])
         found.append(_sums(picked[scores].mean(1), rows.shape[1], predicted, y[scores]))
-    return torch.stack(found).mean(0)
+    return torch.stack(found).mean(0), subsets[0]
+
+
+def _chosen(rows: Tensor, y: Tensor, size: int, selection: str, key: int) -> Tensor:
+    """The indices [size], rising, of the columns of rows [n, G] that stand for y [n]."""
+    if selection == "loudest":
+        return rows.var(0).argsort(stable=True)[-size:].sort().values
+    return select(rows, y, size, selection, key)
 
 
 def _sums(mean: Tensor, columns: int, predicted: Tensor, y: Tensor) -> Tensor:
