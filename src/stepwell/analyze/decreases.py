@@ -79,6 +79,8 @@ def decreases(
     spec = DecreaseSpec(1, measured.target, subset=grid[:1], grid=grid)
     probe = Decrease()
     rows: list[Tensor] = []
+    # A network that was loaded to be looked at may have its dropout off.
+    training.network.train()
     views = _views(training, source, measured.batch)
 
     def after(step: int) -> None:
