@@ -14,6 +14,10 @@ QUICK = {
     "train": ["model=micro", "steps=2", "batch=4", "evaluate_images=4", "bands=4", "samples=0"],
     "generate": ["-n", "2", "--steps", "2"],
     "evaluate": ["-n", "0"],
+    "compare": [
+        *("model=micro", "steps=2", "batch=4", "evaluate_images=4", "bands=4", "samples=0"),
+        "effort={'generated': 0, 'bits_images': 2, 'bits_timesteps': 2}",
+    ],
 }
 """Added to commands that would take minutes."""
 

@@ -134,7 +134,8 @@ def _trial(settings: dict[str, Any], scored: bool, effort: dict[str, int], pipe:
             os.kill(os.getpid(), signal.SIGTERM)
 
     try:
-        (out / SCORE).unlink(missing_ok=True)
+        if (out / SCORE).exists():
+            (out / SCORE).unlink()  # of a shorter training
         at = run_recipe(recipe, say=lambda text: None, progress=progress)
         over = at.step >= recipe.steps or (recipe.seconds is not None and at.clock.seconds >= recipe.seconds)
         if over and scored:
