@@ -28,8 +28,8 @@ _SCRIPTS = (
     "start",
 )
 """In the order in which they build on each other."""
-_KEPT = "Made by <code>stepwell report</code>. This page needs nothing else: keep it, mail it, open it offline."
-_WATCHED = "Served by <code>stepwell watch</code>, here only; <code>stepwell report</code> makes a file to keep."
+_KEPT = "Made by <code>stepwell report</code>; it needs nothing else: keep it, mail it, open it offline."
+_WATCHED = "Served by <code>stepwell watch</code>; <code>stepwell report</code> makes a file to keep."
 
 
 def render(summary: Summary, live: str | None = None) -> str:

@@ -36,8 +36,9 @@ def table(content: Table, colours: Mapping[str, int], name: str) -> str:
 
 
 def swatch(colour: int) -> str:
-    """A dot in a method's colour."""
-    return f'<span class="swatch c{colour % len(COLOURS)}" aria-hidden="true"></span>'
+    """A dot in a method's colour; past the palette a ring, then a square."""
+    look = f"c{colour % len(COLOURS)} d{colour // len(COLOURS)}"
+    return f'<span class="swatch {look}" aria-hidden="true"></span>'
 
 
 def _cell(text: str, reach: float, colour: int | None) -> str:

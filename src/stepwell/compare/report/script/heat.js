@@ -47,7 +47,7 @@ function drawMap(map) {
   const box = (map.box = { left: 30, top: 6, width: width - 38, height: height - 44 });
   const last = spec.heat.images[spec.heat.images.length - 1] || 1;
   map.x = scale(0, last, box.left, box.left + box.width, false);
-  find("figcaption", map.element).replaceChildren(make("span", { class: `swatch ${hue(spec.colour)}` }), make("b", {}, spec.name), make("span", { class: "where" }, spec.where));
+  find("figcaption", map.element).replaceChildren(dot(spec.colour), make("b", {}, spec.name), make("span", { class: "where" }, spec.where));
   picture.setAttribute("viewBox", `0 0 ${width} ${height}`);
   picture.setAttribute("height", height);
   picture.setAttribute("aria-label", spec.alt);
@@ -92,19 +92,24 @@ function sayCell(map, event) {
   map.said.textContent = `At ${number(images)} images, unit time ${u.toFixed(2)}: ${times(octave)}`;
 }
 
-const times = (octave) => `${Number((2 ** octave).toPrecision(2))} × uniform`;
+// The ends of what a byte can hold stand for everything beyond them.
+function times(octave) {
+  const end = page.data.octaves - 0.01;
+  const bound = octave <= -end ? "at most " : octave >= end ? "at least " : "";
+  return `${bound}${Number((2 ** octave).toPrecision(2))} × uniform`;
+}
 
 function heatScale(place, limit) {
   const stops = isDark() ? DARK : LIGHT;
   const cells = Array.from({ length: 49 }, (_, index) => {
     const colour = tint((index / 24 - 1) * limit, limit, stops);
-    return shape("rect", { x: index * 5, y: 0, width: 5.4, height: 10, fill: `rgb(${colour})` });
+    return shape("rect", { x: index * 7, y: 0, width: 7.4, height: 10, fill: `rgb(${colour})` });
   });
   const words = Array.from({ length: 2 * limit + 1 }, (_, index) => {
     const octave = index - limit;
     const text = octave === 0 ? "uniform" : octave > 0 ? `${2 ** octave}×` : `1/${2 ** -octave}×`;
-    return shape("text", { x: 2 + (index / (2 * limit)) * 241, y: 24, class: "tick x" }, text);
+    return shape("text", { x: 3.5 + (index / (2 * limit)) * 336, y: 24, class: "tick x" }, text);
   });
   const label = `Colour scale: blue is drawn less often than uniform, down to 1/${2 ** limit}; orange more often, up to ${2 ** limit} times.`;
-  place.replaceChildren(shape("svg", { viewBox: "-14 0 273 28", role: "img", "aria-label": label }, ...cells, ...words));
+  place.replaceChildren(shape("svg", { viewBox: "-14 0 371 28", role: "img", "aria-label": label }, ...cells, ...words));
 }

@@ -5,6 +5,7 @@ const MARKS = ["M-3.5 0a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0", "M-3 -3h6v6h-6z",
 const dash = (colour) => DASHES[Math.floor(colour / page.data.palette) % DASHES.length];
 const mark = (colour) => MARKS[Math.floor(colour / page.data.palette) % MARKS.length];
 const hue = (colour) => `c${colour % page.data.palette}`;
+const dot = (colour) => make("span", { class: `swatch ${hue(colour)} d${Math.floor(colour / page.data.palette)}` });
 const drawable = (chart, x, y) => y !== null && y !== undefined && (!chart.y.log || y > 0) && (!chart.x.log || x > 0);
 
 let charts = 0;

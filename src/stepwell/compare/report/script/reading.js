@@ -72,7 +72,8 @@ function tell(chart) {
     make("table", {}, ...rows.map((row) => reading(row))),
   );
   readout.hidden = false;
-  const left = at > chart.width / 2 ? at - readout.offsetWidth - 14 : at + 14;
+  // Curves fall, so there is more room on the right.
+  const left = at + 14 + readout.offsetWidth > chart.width ? at - readout.offsetWidth - 14 : at + 14;
   readout.style.left = `${clamp(left, 0, Math.max(0, chart.width - readout.offsetWidth))}px`;
 }
 
@@ -81,7 +82,7 @@ function reading({ one, value, seeds }) {
   return make(
     "tr",
     {},
-    make("td", {}, make("span", { class: `swatch ${hue(one.colour)}` }), one.name),
+    make("td", {}, dot(one.colour), one.name),
     make("td", {}, exact(value)),
     make("td", { class: "interval" }, range),
   );
