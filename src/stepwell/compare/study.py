@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stepwell.catalogue.find import canonical, literal, split_pair
+from stepwell.catalogue.find import canonical, literal, names, split_pair
 from stepwell.core.errors import StepwellError, unknown
 from stepwell.recipes.files import study_files, workload_files
 from stepwell.recipes.load import BadRecipe
@@ -133,11 +133,13 @@ def check(given: Mapping[str, Any], mistakes: list[str], source: str) -> Study:
             raise BadRecipe(source, mistakes)
     methods = _methods(given.get("methods", "uniform,neyman"), mistakes)
     baseline = str(given.get("baseline", "uniform" if "uniform" in methods else methods[0]))
-    named = {"baseline": [baseline], "against": given.get("against", {}).values(), "methods": methods}
-    for part in ("against", "judged_by"):
-        named[f"{part} (left side)"] = given.get(part, {})
-    for part, names in named.items():
-        mistakes += [f"{part}: {n!r} is not among the methods" for n in names if n not in methods]
+    of_methods = {"baseline": [baseline], "against": given.get("against", {}).values()}
+    of_methods |= {f"{part} (left side)": given.get(part, {}) for part in ("against", "judged_by")}
+    for part, found in of_methods.items():
+        mistakes += [f"{part}: {name!r} is not among the methods" for name in found if name not in methods]
+    for part, name in {"metric": given.get("metric", "simple"), **given.get("judged_by", {})}.items():
+        if str(name) not in (*OBJECTIVES, *names("weighting")):
+            mistakes.append(f"{part}: {unknown('metric', name, (*OBJECTIVES, *names('weighting')))}")
     return Study(
         name=str(given["name"]),
         workloads=_workloads(given),
