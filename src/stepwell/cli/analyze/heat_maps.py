@@ -26,7 +26,7 @@ def draw(found: Interdependence, title: str, path: Path) -> None:
 
 
 def _changes(picture: Any, axes: Any, found: Transfer) -> None:
-    """Rows are ranges; hatched cells cannot be told from no change."""
+    """Rows are ranges, columns bands."""
     relative = [
         [100 * value / before for value, before in zip(row, found.before, strict=True)]
         for row in found.change
@@ -38,19 +38,25 @@ def _changes(picture: Any, axes: Any, found: Transfer) -> None:
 
     norm = SymLogNorm(linthresh=most / 10, vmin=-most, vmax=most)
     mesh = axes.pcolormesh(found.borders, rows, relative, cmap=_COLOURS, norm=norm)
-    unsure = [
-        [0.0 if abs(value) <= around else float("nan") for value, around in zip(*both, strict=True)]
-        for both in zip(found.change, found.margin, strict=True)
-    ]
-    axes.pcolor(found.borders, rows, unsure, hatch="////", alpha=0, lw=0)
+    _hatch(axes, found)
     for row, (low, high) in enumerate(found.ranges):
         axes.plot([low, high, high, low, low], [row, row, row + 1, row + 1, row], color="black", lw=1.2)
-    axes.set_yticks([row + 0.5 for row in rows[:-1]], [f"{low:g} to {high:g}" for low, high in found.ranges])
+    names = [*(f"{low:.3g} to {high:.3g}" for low, high in found.ranges[:-1]), "all of time"]
+    axes.set_yticks([row + 0.5 for row in rows[:-1]], names)
     axes.invert_yaxis()
     axes.set_ylabel("trained on (outlined)")
     axes.set_xlabel("unit time u: 0 is data, 1 is noise")
     axes.set_title(f"held-out loss after {found.steps} steps; hatched: cannot be told", fontsize=10)
     picture.colorbar(mesh, ax=axes, label="change in % of before")
+
+
+def _hatch(axes: Any, found: Transfer) -> None:
+    """Strike out the cells whose interval has 0 in it."""
+    for row, (change, margin) in enumerate(zip(found.change, found.margin, strict=True)):
+        for column, (value, around) in enumerate(zip(change, margin, strict=True)):
+            if abs(value) <= around:
+                ends = found.borders[column : column + 2]
+                axes.fill_between(ends, row, row + 1, facecolor="none", edgecolor="0.4", hatch="////", lw=0)
 
 
 def _cosines(picture: Any, axes: Any, found: Alignments) -> None:

@@ -154,8 +154,9 @@ def _counted(found: Transfer) -> str:
                 outside += 1
                 rose, fell = rose + (value > around), fell + (value < -around)
     return (
-        f"Outside of what was trained on, the loss rose in {rose} and fell in {fell} of {outside} cells "
-        f"(95 % intervals); in {outside - rose - fell} it cannot be told."
+        f"Outside of what was trained on, the loss rose in {rose} and fell in {fell} of {outside} cells;\n"
+        f"in {outside - rose - fell} it cannot be told (95 % intervals over repeats).\n"
+        "The last row had all of time for as many steps: what it shows too is not interdependence."
     )
 
 
@@ -163,7 +164,7 @@ def _shaded(found: Alignments, fancy: bool) -> list[str]:
     """The cosines as characters, two for each stratum."""
     metric = "Adam's" if found.metric == "adam" else "the plain"
     up, down = _SHADES if fancy else _ASCII
-    lines = [f"Cosines of the strata's mean gradients, in {metric} metric:", ""]
+    lines = [f"Cosines of the strata's mean gradients, in {metric} metric, which tell of small steps:", ""]
     for low, row in zip(found.borders, found.cosine, strict=False):
         lines.append(f"{low:>11.2f}- " + "".join(2 * _mark(value, up, down) for value in row))
     levels = "0.1", "0.3", "0.6", "0.9", "1"
