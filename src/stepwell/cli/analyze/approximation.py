@@ -60,7 +60,11 @@ def register(subjects: Any) -> None:
     parser.add_argument(
         "--target", default="vlb", metavar="NAME[:key=value,...]", help="the weighting of the losses"
     )
-    parser.add_argument("--grid", type=int, help="evenly spaced timesteps to measure (default: all)")
+    parser.add_argument(
+        "--grid",
+        type=int,
+        help="measure so many evenly spaced timesteps (default: all; fewer ask an easier question)",
+    )
     parser.add_argument("--queue", type=int, default=20, help="updates that choose; the paper's |Q|")
     parser.add_argument("--scored", type=int, default=20, help="later updates that score each choice")
     parser.add_argument("--repeats", type=int, default=5, help="at least 3: they make the intervals")
@@ -137,7 +141,7 @@ def _report(found: Approximation) -> str:
 
 
 def _cells(first: str, *cells: str) -> str:
-    return f"{first:>4}" + "".join(f"{cell:>22}" for cell in cells)
+    return f"{first:>4}" + "".join(f"{cell:>24}" for cell in cells)
 
 
 def _range(found: Estimate | None) -> str:
