@@ -85,8 +85,8 @@ def chosen_rates(study: Study, trials: Sequence[Trial]) -> dict[str, float]:
 def final_trials(study: Study, rates: dict[str, float], out: Path, records: Path | None) -> list[Trial]:
     """The runs that count: all methods of a seed one after the other, so that a slow hour hits all alike."""
     found = []
-    for turn, seed in enumerate(study.seeds):
-        for workload in study.workloads:
+    for workload in study.workloads:
+        for turn, seed in enumerate(study.seeds):
             # Another method comes first each time: which two share the machine changes too.
             shift = turn % len(study.methods)
             for method in study.methods[shift:] + study.methods[:shift]:
