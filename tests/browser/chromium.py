@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,21 @@ def chromium(profile: Path) -> Iterator[Any]:
         yield opened
     finally:
         opened.quit()
+
+
+def open_page(browser: Any, url: str) -> None:
+    """Go there, and wait until the page's script has come to its end: a busy machine takes its time."""
+    browser.get(url)
+    script = "const button = document.querySelector('#theme'); return button !== null && !button.hidden"
+    until(lambda: browser.current_url == url and browser.execute_script(script))
+
+
+def until(true: Callable[[], Any], seconds: float = 60.0) -> None:
+    """Wait for something that must happen."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.1)
 
 
 def screen(browser: Any, width: int = 1280, height: int = 900, dark: bool = False) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chromium import choose, chromium, complaints, paths, requests, screen
+from chromium import choose, chromium, complaints, open_page, paths, requests, screen
 from compare.summaries import METHODS, good, hostile
 
 from stepwell.compare.report.render import render
@@ -28,7 +28,7 @@ def page(browser: Any, tmp_path: Path) -> Any:
 
 def _open(browser: Any, place: Path, summary: Any) -> Any:
     (place / "report.html").write_text(render(summary), encoding="utf-8")
-    browser.get((place / "report.html").as_uri())
+    open_page(browser, (place / "report.html").as_uri())
     return browser
 
 
@@ -176,13 +176,13 @@ def test_light_and_dark_follow_the_system_and_the_button(browser: Any, tmp_path:
         screen(browser, dark=dark)
         _open(browser, tmp_path, good())
         browser.execute_script("localStorage.clear()")
-        browser.refresh()
+        open_page(browser, browser.current_url)
         assert (brightness() < 150) is dark
         drawn = map_colour()
         browser.find_element("id", "theme").click()
         assert (brightness() < 150) is not dark
         assert map_colour() != drawn
-        browser.refresh()
+        open_page(browser, browser.current_url)
         assert (brightness() < 150) is not dark, "the choice is remembered"
         browser.execute_script("localStorage.clear()")
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from chromium import choose, chromium, complaints, paths, requests, screen
+from chromium import choose, chromium, complaints, open_page, paths, requests, screen, until
 from compare.summaries import growing
 
 from stepwell.compare.summary import Summary
@@ -46,13 +45,6 @@ def _served(place: Path, port: int = 0) -> Iterator[Server]:
             thread.join()
 
 
-def _until(true: Callable[[], Any], seconds: float = 15.0) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it never happened"
-        time.sleep(0.1)
-
-
 def _status(browser: Any) -> str:
     return str(browser.find_element("id", "status").text)
 
@@ -60,13 +52,13 @@ def _status(browser: Any) -> str:
 def test_a_page_follows_its_run_from_before_it_exists_to_after_its_end(browser: Any, tmp_path: Path) -> None:
     place = tmp_path / "run"
     with _served(place) as server:
-        browser.get(server.url)
+        open_page(browser, server.url)
         assert _status(browser) == "Waiting for a run"
         assert str(place) in browser.find_element("css selector", ".verdict").text
         place.mkdir()
         (place / "points.json").write_text("5 running")
-        _until(lambda: _status(browser) == "Training")
-        _until(lambda: len(paths(browser)) == 4)
+        until(lambda: _status(browser) == "Training")
+        until(lambda: len(paths(browser)) == 4)
         before = paths(browser)
 
         choose(browser, "metric", "objective/vlb")
@@ -74,7 +66,7 @@ def test_a_page_follows_its_run_from_before_it_exists_to_after_its_end(browser: 
         choose(browser, "methods", "neyman")
         browser.execute_script("document.querySelector('#runs-0').open = true; scrollTo(0, 700)")
         (place / "points.json").write_text("30 running")
-        _until(lambda: max(map(len, paths(browser))) > 2 * max(map(len, before)))
+        until(lambda: max(map(len, paths(browser))) > 2 * max(map(len, before)))
         assert len(paths(browser)) == 3, "neyman stays hidden"
         chosen = browser.execute_script(
             "return [...document.querySelectorAll('input:checked')].map((i) => i.value)"
@@ -86,7 +78,7 @@ def test_a_page_follows_its_run_from_before_it_exists_to_after_its_end(browser: 
         ]
 
         (place / "points.json").write_text("40 ended")
-        _until(lambda: _status(browser) == "Ended")
+        until(lambda: _status(browser) == "Ended")
         asked = requests(browser)
         assert asked
         assert all(url.startswith(server.url) for url in asked)
@@ -99,22 +91,22 @@ def test_a_page_says_when_its_server_is_gone_and_goes_on_when_it_is_back(
     (tmp_path / "points.json").write_text("10 running")
     with _served(tmp_path) as server:
         port = server.server_port
-        browser.get(server.url)
+        open_page(browser, server.url)
         assert _status(browser) == "Training"
         choose(browser, "axis", "seconds")
         before = paths(browser)
-    _until(lambda: "gone" in _status(browser))
+    until(lambda: "gone" in _status(browser))
     (tmp_path / "points.json").write_text("25 running")
     with _served(tmp_path, port):
-        _until(lambda: _status(browser) == "Training")
-        _until(lambda: paths(browser) != before)
+        until(lambda: _status(browser) == "Training")
+        until(lambda: paths(browser) != before)
         assert "seconds" in browser.find_element("css selector", "#curves .axis").text
 
 
 def test_reading_with_the_keyboard_survives_new_data(browser: Any, tmp_path: Path) -> None:
     (tmp_path / "points.json").write_text("10 running")
     with _served(tmp_path) as server:
-        browser.get(server.url)
+        open_page(browser, server.url)
         browser.execute_script("document.querySelector('#curves .hand').focus()")
         browser.execute_script(
             "document.activeElement.dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowLeft'}))"
@@ -122,7 +114,7 @@ def test_reading_with_the_keyboard_survives_new_data(browser: Any, tmp_path: Pat
         said = browser.find_element("css selector", "#curves .readout").text
         assert said
         (tmp_path / "points.json").write_text("25 running")
-        _until(lambda: browser.find_element("css selector", "#curves .readout").text != said)
+        until(lambda: browser.find_element("css selector", "#curves .readout").text != said)
         focused = browser.execute_script("return document.activeElement.className")
         assert focused == "hand"
         assert browser.find_element("css selector", "#curves .readout").is_displayed()
