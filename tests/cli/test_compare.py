@@ -55,7 +55,7 @@ def test_a_dry_run_tells_what_is_missing(
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines].count("there") == 6
     assert [line.split()[0] for line in lines].count("missing") == 2
-    assert main(["compare", "fashion16", *WORDS, "lr=0.5", f"out={out}", "--dry-run"]) == 0
+    assert main(["compare", "fashion16", "--dry-run", *WORDS, "lr=0.5", f"out={out}"]) == 0
     assert "there  " not in capsys.readouterr().out, "another learning rate is another run"
 
 

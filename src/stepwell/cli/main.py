@@ -26,9 +26,20 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options of a command; key=value words may stand anywhere, also behind a flag."""
+    whole = parser()
+    options, rest = whole.parse_known_args(arguments)
+    if rest and hasattr(options, "settings") and all("=" in word and word[0] != "-" for word in rest):
+        options.settings += rest
+    elif rest:
+        whole.error(f"unrecognized arguments: {' '.join(rest)}")
+    return options
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; 0 if it worked, 2 if what it was given cannot work."""
-    options = parser().parse_args(arguments)
+    options = parsed(arguments)
     try:
         options.run(options)
         sys.stdout.flush()
