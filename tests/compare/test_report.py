@@ -209,6 +209,12 @@ def test_intervals_are_drawn_beside_ratios_only() -> None:
     assert '<b>0.62</b> <span class="interval">(0.55 to 0.70)</span>' in text
 
 
+def test_columns_that_nothing_is_known_for_are_left_out() -> None:
+    rows = (("neyman", "", "0.03", ""), ("uniform", "", "", "x"))
+    text = render(replace(good(2, 1), overall=Table("x", ("a", "b", "c", "d"), rows), workloads=()))
+    assert Page(text).rows[:3] == [["a", "c", "d"], ["neyman", "0.03", ""], ["uniform", "", "x"]]
+
+
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("study")

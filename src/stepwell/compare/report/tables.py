@@ -17,6 +17,7 @@ _WIDTH, _FARTHEST = 132, math.log(4)
 
 def table(content: Table, colours: Mapping[str, int], name: str) -> str:
     """A table in a box of its own, which scrolls sideways where the screen is narrow."""
+    content = _without_empty_columns(content)
     reaches = [_reach([row[place] for row in content.rows]) for place in range(len(content.columns))]
     head = "".join(f'<th scope="col">{escape(column)}</th>' for column in content.columns)
     body = ""
@@ -33,6 +34,17 @@ def table(content: Table, colours: Mapping[str, int], name: str) -> str:
         f"<caption><span>{escape(content.caption)}</span></caption>"
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
+
+
+def _without_empty_columns(content: Table) -> Table:
+    """While runs go on, most of what will be known of them is not."""
+    kept = [
+        place
+        for place in range(len(content.columns))
+        if place == 0 or any(row[place] for row in content.rows)
+    ]
+    columns = tuple(content.columns[place] for place in kept)
+    return Table(content.caption, columns, tuple(tuple(row[place] for place in kept) for row in content.rows))
 
 
 def swatch(colour: int) -> str:

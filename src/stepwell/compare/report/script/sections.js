@@ -87,8 +87,9 @@ function drawBands() {
     const what = against ? `Loss per band divided by that of ${workload.baseline}` : "Loss per band";
     return {
       series,
-      x: { ...UNIT_TIME, label: against ? `unit time (1 on the left: as ${workload.baseline}; below is better)` : UNIT_TIME.label },
-      y: { log: true, air: true, rule: 1, include: against ? [1] : [] },
+      x: UNIT_TIME,
+      y: { log: true, air: true, include: against ? [1] : [] },
+      level: against && { value: 1, name: `as ${workload.baseline}; below is better` },
       snap: true, step: true,
       alt: `${what} on ${workload.name}. Lowest and highest: ${series.map((one) => `${one.name} ${spread(one)}`).join(", ")}.`,
     };
