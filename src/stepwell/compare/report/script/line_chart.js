@@ -43,7 +43,7 @@ function drawLines(chart) {
   }
   chart.x = scale(...xs, inside.left, inside.right, spec.x.log);
   chart.y = scale(...ys, inside.bottom, inside.top, spec.y.log);
-  picture.append(axes(chart), lines(chart), (chart.cross = shape("g", { class: "cross" })));
+  picture.append(axes(chart), lines(chart), ...levelName(chart), (chart.cross = shape("g", { class: "cross" })));
   Object.assign(chart.hand.style, {
     left: `${inside.left}px`,
     top: `${inside.top}px`,
@@ -90,18 +90,21 @@ function axes(chart) {
       shape("text", { x: at, y: inside.bottom + 17, class: "tick x" }, number(value)),
     );
   }
-  if (spec.level && drawable(chart, 1, spec.level.value)) {
+  if (spec.level) {
     const at = Math.round(y(spec.level.value)) + 0.5;
-    group.append(
-      shape("line", { x1: inside.left, x2: inside.right, y1: at, y2: at, class: "level" }),
-      shape("text", { x: inside.left + 6, y: at - 5, class: "level-name" }, spec.level.name),
-    );
+    group.append(shape("line", { x1: inside.left, x2: inside.right, y1: at, y2: at, class: "level" }));
   }
   group.append(
     shape("line", { x1: inside.left, x2: inside.right, y1: inside.bottom + 0.5, y2: inside.bottom + 0.5, class: "base" }),
     shape("text", { x: (inside.left + inside.right) / 2, y: chart.height - 5, class: "axis" }, spec.x.label),
   );
   return group;
+}
+
+// Above the lines, which would strike it out.
+function levelName({ inside, spec, y }) {
+  if (!spec.level) return [];
+  return [shape("text", { x: inside.left + 6, y: y(spec.level.value) - 5, class: "level-name" }, spec.level.name)];
 }
 
 function lines(chart) {

@@ -34,9 +34,10 @@ function drawCurves() {
     const series = curveSeries(workload);
     const many = series.some((one) => one.mean.xs.length > 8);
     const base = series.find((one) => one.name === workload.baseline);
+    const end = base?.mean.ys[base.mean.ys.length - 1];
     return {
       series,
-      level: base && series.length > 1 && { value: base.mean.ys[base.mean.ys.length - 1], name: `where ${base.name} ends` },
+      level: series.length > 1 && end > 0 && { value: end, name: `where ${base.name} ends` },
       x: { ...AXES[axis], log: logs.has("x") },
       // The first steps fall so far that they would flatten all that matters: seen close, lines enter from above.
       y: { log: logs.has("y"), air: true, from: many && view === "close" ? 0.3 : 0 },
@@ -89,7 +90,7 @@ function drawBands() {
       series,
       x: UNIT_TIME,
       y: { log: true, air: true, include: against ? [1] : [] },
-      level: against && { value: 1, name: `as ${workload.baseline}; below is better` },
+      level: against && series.length > 0 && { value: 1, name: `as ${workload.baseline}; below is better` },
       snap: true, step: true,
       alt: `${what} on ${workload.name}. Lowest and highest: ${series.map((one) => `${one.name} ${spread(one)}`).join(", ")}.`,
     };
