@@ -25,8 +25,8 @@ def keep(
     (HERE / "records" / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
-def main() -> None:
-    """Rewrite RESULTS.md."""
+def text() -> str:
+    """RESULTS.md as the records have it."""
     parts = ["# Results", "", "Made by `benchmarks/results.py` from `benchmarks/records/`.", ""]
     for path in sorted((HERE / "records").glob("*.json")):
         record = json.loads(path.read_text())
@@ -43,7 +43,12 @@ def main() -> None:
             *("| " + " | ".join(row) + " |" for row in record["rows"]),
             "",
         ]
-    (HERE / "RESULTS.md").write_text("\n".join(parts))
+    return "\n".join(parts)
+
+
+def main() -> None:
+    """Rewrite RESULTS.md."""
+    (HERE / "RESULTS.md").write_text(text())
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from stepwell.recipes.build import experiment, training_of
 from stepwell.recipes.load import load
 from stepwell.train.step import train_step
 
-CHECKPOINTS = (100, 200, 350, 500)
+CHECKPOINTS = (100, 150, 220, 300)
 SEEDS = (0, 1, 2)
 EXAMPLES, CHUNKS, STRATA = 256, 8, 20
 
