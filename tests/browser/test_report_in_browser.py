@@ -160,6 +160,8 @@ def test_a_phone_never_scrolls_sideways(browser: Any, tmp_path: Path) -> None:
         _open(browser, tmp_path, summary)
         assert browser.execute_script("return document.documentElement.scrollWidth") == 375
         browser.execute_script("document.querySelectorAll('details').forEach((d) => d.open = true)")
+        for hand in browser.find_elements("css selector", "#curves .hand"):
+            browser.execute_script("arguments[0].dispatchEvent(new PointerEvent('pointermove'))", hand)
         assert browser.execute_script("return document.documentElement.scrollWidth") == 375
         assert paths(browser)
 

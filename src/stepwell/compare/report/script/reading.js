@@ -72,9 +72,10 @@ function tell(chart) {
     make("table", {}, ...rows.map((row) => reading(row))),
   );
   readout.hidden = false;
-  // Curves fall, so there is more room on the right.
-  const left = at + 14 + readout.offsetWidth > chart.width ? at - readout.offsetWidth - 14 : at + 14;
-  readout.style.left = `${clamp(left, 0, Math.max(0, chart.width - readout.offsetWidth))}px`;
+  // Curves fall, so there is more room on the right; over the next chart too, but never off the page.
+  const room = document.documentElement.clientWidth - chart.frame.getBoundingClientRect().left - readout.offsetWidth - 8;
+  const left = at + 14 > room ? at - readout.offsetWidth - 14 : at + 14;
+  readout.style.left = `${clamp(left, 0, Math.max(0, room))}px`;
 }
 
 function reading({ one, value, seeds }) {
