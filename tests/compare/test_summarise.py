@@ -113,3 +113,13 @@ def test_an_empty_folder_is_an_error_that_says_why(tmp_path: Path) -> None:
         summarise([tmp_path])
     with pytest.raises(StepwellError, match="there is no run"):
         summarise([tmp_path / "nothing"])
+
+
+@pytest.mark.parametrize("told", ['{"methods": 3}', "[]", "{", '{"metric": 1}', '{"metric": "bound"}'])
+def test_somebody_elses_study_file_and_metrics_that_are_not_there_do_no_harm(folder: Path, told: str) -> None:
+    (folder / "study.json").write_text(told)
+    for run in folder.rglob("metrics.jsonl"):
+        run.write_text(run.read_text().replace("objective/vlb", "objective/other"))
+    summary = summarise([folder])
+    assert [metric.name for metric in summary.metrics] == ["simple loss", "min-snr loss"]
+    assert summary.verdict

@@ -39,9 +39,17 @@ def _study(paths: Sequence[Path]) -> dict[str, Any]:
             found = json.loads((path / STUDY).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             continue
-        if isinstance(found, dict):
-            return found
+        if _sound(found):
+            return dict(found)
     return {}
+
+
+def _sound(study: Any) -> bool:
+    """Whether it is a study of ours: anybody may have a file of that name."""
+    kinds = {"methods": list, "workloads": dict, "against": dict, "judged_by": dict, "metric": str}
+    return isinstance(study, dict) and all(
+        isinstance(study.get(k, kind()), kind) for k, kind in kinds.items()
+    )
 
 
 def tell(
@@ -49,9 +57,8 @@ def tell(
 ) -> Summary:
     """The summary of some outcomes."""
     grouped = group(runs, study)
-    metrics = [key for key in METRICS if all(key in run.evaluations[-1] for run in runs)]
     primary = _primary(study)
-    metrics = [primary, *(key for key in metrics if key != primary)]
+    metrics = [key for key in dict.fromkeys([primary, *METRICS]) if _recorded(key, runs)]
     methods = list(dict.fromkeys(method for of in grouped.values() for method in of))
     judgements = {name: _judgements(name, of, study) for name, of in grouped.items()}
     together = [judgement for found in judgements.values() for judgement in found]
@@ -61,10 +68,11 @@ def tell(
         notes=(*error_rates(together), *_notes(runs)),
         metrics=tuple(Metric(key, metric_name(key)) for key in metrics),
         workloads=tuple(
-            _workload(name, of, judgements[name], metrics, methods) for name, of in grouped.items()
+            _workload(name, of, judgements[name], metrics, methods, baseline_of(of, study))
+            for name, of in grouped.items()
         ),
         overall=overall_table(together) if len(grouped) > 1 and together else None,
-        profiles=_profiles(grouped, together, methods),
+        profiles=_profiles(grouped, study, methods),
         left_out=tuple(left_out),
         environment=next((run.environment for run in runs if run.environment), {}),
         reproduce=_reproduce(study, runs),
@@ -75,6 +83,11 @@ def tell(
 def judgements_of(runs: Sequence[Outcome], study: dict[str, Any]) -> list[Judgement]:
     """Every method against what it is judged by, on every workload."""
     return [found for name, of in group(runs, study).items() for found in _judgements(name, of, study)]
+
+
+def _recorded(metric: str, runs: Sequence[Outcome]) -> bool:
+    """Whether all runs have it: some processes have no bound."""
+    return all(metric in record for run in runs for record in run.evaluations)
 
 
 def _primary(study: dict[str, Any]) -> str:
@@ -92,6 +105,8 @@ def _judgements(workload: str, runs: dict[str, list[Outcome]], study: dict[str, 
             continue
         own = study.get("judged_by", {}).get(method)
         metric = metric_key(own) if own else _primary(study)
+        if not _recorded(metric, [*mine, *finished[other]]):
+            continue
         found.append(judge(workload, mine, finished[other], metric))
     return found
 
@@ -108,13 +123,14 @@ def _workload(
     judgements: Sequence[Judgement],
     metrics: Sequence[str],
     methods: Sequence[str],
+    baseline: str,
 ) -> Workload:
     against = {judgement.method: judgement.against for judgement in judgements}
     everyone = [run for mine in runs.values() for run in mine]
     ends = [run.values("seconds")[-1] for run in everyone]
     return Workload(
         name=name,
-        baseline=next((j.against for j in judgements), next(iter(runs))),
+        baseline=baseline,
         table=workload_table(runs, judgements, metrics),
         methods=tuple(
             method_view(method, mine, methods.index(method), against.get(method), min(ends))
@@ -125,23 +141,22 @@ def _workload(
     )
 
 
-def _profiles(
-    grouped: Grouped, judgements: Sequence[Judgement], methods: Sequence[str]
-) -> tuple[Profile, ...]:
-    """Over workloads and seeds, of the methods that were judged by the same thing everywhere."""
-    if len(grouped) < 2 or not judgements:
+def _profiles(grouped: Grouped, study: dict[str, Any], methods: Sequence[str]) -> tuple[Profile, ...]:
+    """Of all methods that every workload has, over workloads and seeds, by the study's own metric."""
+    everywhere = [name for name in methods if all(name in of for of in grouped.values())]
+    base = baseline_of(next(iter(grouped.values())), study)
+    if len(grouped) < 2 or len(everywhere) < 2 or base not in everywhere:
         return ()
-    metric, against = judgements[0].metric, judgements[0].against
-    names = [against, *(j.method for j in judgements if (j.metric, j.against) == (metric, against))]
-    names = [name for name in dict.fromkeys(names) if all(name in of for of in grouped.values())]
+    names, metric = [base, *(name for name in everywhere if name != base)], _primary(study)
     times: list[list[float]] = [[] for _ in names]
     for of in grouped.values():
-        by_seed = [{run.seed: run for run in of[name] if run.finished} for name in names]
+        by_seed = [
+            {run.seed: run for run in of[name] if run.finished and _recorded(metric, [run])} for name in names
+        ]
         for seed in sorted(set.intersection(*(set(found) for found in by_seed))):
-            base = by_seed[0][seed]
             for place, found in enumerate(by_seed):
-                times[place].append(seconds_to(found[seed], base, metric))
-    if not times or not times[0]:
+                times[place].append(seconds_to(found[seed], by_seed[0][seed], metric))
+    if not times[0]:
         return ()
     shares = profile(times, FACTORS)
     return tuple(

@@ -125,7 +125,7 @@ def require_sound(study: Study) -> None:
     for workload in study.workloads:
         for method in study.methods:
             try:
-                _recipe(study, workload, method, study.seeds[0])
+                require_metric(study, method, _recipe(study, workload, method, study.seeds[0]))
             except BadRecipe as error:
                 mistakes |= dict.fromkeys(error.mistakes)
             except StepwellError as error:
@@ -136,6 +136,16 @@ def require_sound(study: Study) -> None:
         mistakes[f"tune: seed {study.tune.seed} is one that is reported; take another"] = None
     if mistakes:
         raise BadRecipe(f"study {study.name}", list(mistakes))
+
+
+def require_metric(study: Study, method: str, recipe: Recipe) -> None:
+    """The objective that a method is judged by must have a meaning on its process."""
+    from stepwell.catalogue.build import process, weighting
+    from stepwell.catalogue.find import split_spec
+
+    name, given = split_spec(recipe.process)
+    made = process(name, **given)
+    weighting(study.metric_of(method).removeprefix("objective/"))(made, made.grid()[:1])
 
 
 def _safe(name: str) -> str:
