@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepwell.cli.extra import require_extra
 from stepwell.core.errors import StepwellError
+from stepwell.runs.finite import finite
 
 if TYPE_CHECKING:
     from stepwell.compare.run_study import Places
@@ -145,12 +146,3 @@ def _rows(table: Table) -> list[str]:
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in lines
     ]
-
-
-def finite(value: Any) -> Any:
-    """JSON has no infinity: null instead."""
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return None if isinstance(value, float) and value - value != 0 else value

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import json
-import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
+
+from stepwell.runs.finite import finite
 
 RECIPE, ENVIRONMENT, METRICS = "recipe.json", "environment.json", "metrics.jsonl"
 
@@ -66,7 +67,7 @@ class Run:
     def record(self, values: dict[str, Any]) -> None:
         """Append one line to metrics.jsonl."""
         assert self._metrics is not None
-        self._metrics.write(json.dumps(_plain(values)) + "\n")
+        self._metrics.write(json.dumps(finite(values)) + "\n")
         self._metrics.flush()
 
     def metrics_bytes(self) -> int:
@@ -108,12 +109,3 @@ def write_json(path: Path, value: Any) -> None:
         stream.flush()
         os.fsync(stream.fileno())
     temporary.replace(path)
-
-
-def _plain(value: Any) -> Any:
-    """JSON has no NaN: a number that is not finite is written as null."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from stepwell.cli.analyze import figure
 from stepwell.cli.analyze.recipe import recipe_of
-from stepwell.cli.analyze.subject import add_arguments, count, finite, moments
+from stepwell.cli.analyze.subject import add_arguments, count, moments
 from stepwell.cli.extra import require_extra
 from stepwell.core.errors import StepwellError
+from stepwell.runs.finite import finite
 
 if TYPE_CHECKING:
     from stepwell.analyze.approximation import Approximation, Fit

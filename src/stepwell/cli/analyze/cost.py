@@ -9,9 +9,10 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from stepwell.cli.analyze.recipe import recipe_of
-from stepwell.cli.analyze.subject import add_arguments, count, finite, whole_numbers
+from stepwell.cli.analyze.subject import add_arguments, count, whole_numbers
 from stepwell.cli.extra import require_extra
 from stepwell.core.errors import StepwellError
+from stepwell.runs.finite import finite
 
 if TYPE_CHECKING:
     from stepwell.analyze.step_cost import StepCost, Stepped

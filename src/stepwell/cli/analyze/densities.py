@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from stepwell.cli import chart
 from stepwell.cli.analyze import figure
 from stepwell.cli.analyze.recipe import recipe_of
-from stepwell.cli.analyze.subject import finite
 from stepwell.core.errors import StepwellError, UnknownName
+from stepwell.runs.finite import finite
 
 if TYPE_CHECKING:
     from stepwell.analyze.densities import Densities

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from stepwell.cli import chart
 from stepwell.cli.analyze import figure
-from stepwell.cli.analyze.subject import add_arguments, count, finite, subject
+from stepwell.cli.analyze.subject import add_arguments, count, subject
 from stepwell.cli.extra import require_extra
 from stepwell.core.errors import StepwellError
+from stepwell.runs.finite import finite
 
 if TYPE_CHECKING:
     from stepwell.analyze.interdependence import Alignments, Interdependence

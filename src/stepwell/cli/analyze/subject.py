@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from stepwell.core.errors import StepwellError
 
@@ -163,12 +162,3 @@ def count(done: int, total: int) -> None:
         print(
             f"\rmeasuring {done} of {total} ", end="" if done < total else "\r", file=sys.stderr, flush=True
         )
-
-
-def finite(value: Any) -> Any:
-    """JSON has no infinity and no NaN: both are written as null."""
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
