@@ -111,7 +111,7 @@ def test_sheets_are_shown_at_equal_time(folder: Path) -> None:
 def test_an_empty_folder_is_an_error_that_says_why(tmp_path: Path) -> None:
     with pytest.raises(StepwellError, match=r"there is no run to report on in [\s\S]*it has no recipe.json"):
         summarise([tmp_path])
-    with pytest.raises(StepwellError, match="there is no run"):
+    with pytest.raises(StepwellError, match="there is no directory"):
         summarise([tmp_path / "nothing"])
 
 

@@ -74,6 +74,8 @@ def _object(path: Path, name: str) -> dict[str, Any]:
     try:
         found = json.loads((path / name).read_text(encoding="utf-8"))
     except FileNotFoundError:
+        if not path.is_dir():
+            raise UnreadableRun(f"there is no directory {path}.") from None
         raise UnreadableRun(f"{path} is not a run directory: it has no {name}.") from None
     except (OSError, ValueError) as error:
         raise UnreadableRun(f"{path / name} cannot be read: {error}.") from None
