@@ -712,3 +712,17 @@ def test_strata_of_another_reference_are_paid_alike() -> None:
     reference = stepwell.process("edm").reference
     border = torch.tensor([0.6, 1.0], dtype=torch.float64)
     assert float(sampler.masses(border)) > 1.5 * float(reference.masses(border))
+
+
+def test_with_aligned_credit_the_policy_moves_as_soon_as_every_stratum_was_seen_three_times() -> None:
+    """Found on fashion16: with one fast round it stood still for the first 360 steps."""
+    sampler = stepwell.sampler("beta-policy", stepwell.process("linear"), credit="alignment")
+    spec = sampler.probe
+    assert isinstance(spec, GradientSpec)
+    due = [step for step in range(2000) if spec.due(step)]
+    turns = [spec.stratum(step) for step in due]
+    assert turns == [turn % spec.strata for turn in range(len(due))], (
+        "round-robin, also where the pace changes"
+    )
+    assert due[3 * spec.strata - 1] == 119
+    assert due[3 * spec.strata] == 119 + spec.every_steps

@@ -50,10 +50,13 @@ class GradientSpec(ProbeSpec):
     """Whether gradients are measured in the metric of Adam's preconditioner."""
     contrast: bool = False
     """Only the difference of the halves is needed: one pass instead of two, and the second half is 0."""
+    hurried_rounds: int = 1
+    """Rounds over all strata that come four times as fast: those without which nothing is known."""
 
     def __post_init__(self) -> None:
         ProbeSpec.__post_init__(self)
         require.count("images", self.images)
+        require.count("hurried_rounds", self.hurried_rounds)
         rising = all(a < b for a, b in pairwise(self.borders))
         if len(self.borders) < 2 or not rising or self.borders[0] < 0 or self.borders[-1] > 1:
             raise InvalidParameter("a gradient probe needs at least 2 borders that rise, within [0, 1].")
@@ -64,19 +67,23 @@ class GradientSpec(ProbeSpec):
         return len(self.borders) - 1
 
     def due(self, step: int) -> bool:
-        """The first round comes four times as fast: until it is over, nothing is known."""
-        done, hurry = step + 1 - self._hurry * self.strata, self._hurry
-        return (step + 1) % hurry == 0 if done <= 0 else done % self.every_steps == 0
+        """Faster at first: until the first rounds are over, nothing is known."""
+        done = step + 1 - self._hurried_steps
+        return (step + 1) % self._hurry == 0 if done <= 0 else done % self.every_steps == 0
 
     def stratum(self, step: int) -> int:
         """The stratum whose turn it is at a step that is due."""
-        done = step + 1 - self._hurry * self.strata
+        done = step + 1 - self._hurried_steps
         turn = (step + 1) // self._hurry if done <= 0 else done // self.every_steps
         return (turn - 1) % self.strata
 
     @property
     def _hurry(self) -> int:
         return max(1, self.every_steps // 4)
+
+    @property
+    def _hurried_steps(self) -> int:
+        return self._hurry * self.strata * self.hurried_rounds
 
     def mapped(self, outside: Callable[[Times], Times]) -> GradientSpec:
         return replace(self, borders=outside(self.borders))

@@ -26,7 +26,7 @@ from stepwell.samplers.policy_network import prepared
 from stepwell.samplers.policy_reward import CORRECTED, PUBLISHED, Rules, beta_entropy
 from stepwell.samplers.selection import spaced
 from stepwell.samplers.strata import strata_spec
-from stepwell.samplers.sure_gains import SureGains
+from stepwell.samplers.sure_gains import LEAST_VISITS, SureGains
 
 _T = TypeVar("_T")
 
@@ -69,6 +69,8 @@ def beta_policy(
         if as_published:
             raise InvalidParameter("as_published pays the decrease, as the official code: leave out credit=.")
         spec = strata_spec(process, STRATA, _or(every_steps, 16), 16, rules.target, "adam")
+        # The policy waits until it can tell gains from noise: all it waits for comes in a hurry.
+        spec = replace(spec, hurried_rounds=LEAST_VISITS)
         gains = SureGains("beta-policy", process.reference, spec, decay=0.85)
         paid = AlignmentCredit(gains, table, require.not_negative("entropy", _or(entropy, 0.5)))
     else:
