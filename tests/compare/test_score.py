@@ -118,8 +118,10 @@ def test_a_true_winner_is_found_and_said() -> None:
     twice = [outcome([1 / (1 + 2 * t) * (1 + 0.01 * s) for t in range(40)], "neyman", s) for s in range(3)]
     judgement = judge("w", twice, base, SIMPLE)
     assert judgement.images.mean == pytest.approx(0.5, abs=0.03)
-    (sentence,) = verdict([judgement], SIMPLE)
-    assert sentence.startswith("neyman reaches uniform's final simple loss with 0.5")
+    first, second = verdict([judgement], SIMPLE)
+    assert first.startswith("neyman reaches uniform's final simple loss with 0.5")
+    assert first.endswith("of the images.")
+    assert second.startswith("That took 0.5")
     worse = judge("w", base, twice, SIMPLE)
     assert worse.images.missed == 3
     first, second = verdict([worse], SIMPLE)

@@ -79,7 +79,8 @@ def _on_one(judgements: Sequence[Judgement], metric: str) -> list[str]:
     winners = sorted(
         (j for j in judgements if j.images.lower), key=lambda j: (j.metric != metric, j.images.mean)
     )
-    sentences = [_win(judgement) for judgement in winners]
+    sentences = [_win(judgement) for judgement in winners[:1]] + [_beside(j) for j in winners[:1]]
+    sentences += [f"{_win(judgement)} {_beside(judgement)}" for judgement in winners[1:]]
     if not any(judgement.metric == metric for judgement in winners):
         bases = (
             ", ".join(dict.fromkeys(j.against for j in judgements if j.metric == metric)) or "its baseline"
@@ -93,15 +94,20 @@ def _on_one(judgements: Sequence[Judgement], metric: str) -> list[str]:
 
 
 def _win(judgement: Judgement) -> str:
-    sentence = (
+    return (
         f"{judgement.method} reaches {judgement.against}'s final {metric_name(judgement.metric)} with "
-        f"{judgement.images} of the images"
+        f"{judgement.images} of the images."
     )
-    sentence += f" and in {judgement.seconds} of the training time" if judgement.seconds.seeds else ""
-    if judgement.distance.seeds >= FEWEST_SEEDS:
-        word = "better" if judgement.distance.lower else "WORSE" if judgement.distance.higher else "undecided"
-        sentence += f"; Fréchet distance {word}: {judgement.distance} of it"
-    return sentence + "."
+
+
+def _beside(judgement: Judgement) -> str:
+    """What the images do not tell: the time they took, and what came out of them."""
+    sentence = f"That took {judgement.seconds} of {judgement.against}'s training time"
+    distance = judgement.distance
+    if distance.seeds < FEWEST_SEEDS:
+        return sentence + "."
+    word = "better" if distance.lower else "worse" if distance.higher else "undecided"
+    return f"{sentence}; the Fréchet distance at the end is {word}, {distance} of {judgement.against}'s."
 
 
 def error_rates(judgements: Sequence[Judgement]) -> list[str]:
