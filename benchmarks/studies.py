@@ -90,7 +90,7 @@ def keep_tables(study: Study, summary: Summary, judgements: list[Judgement]) -> 
     tuned = "" if study.tune is None else _tuned(study.tune)
     about = f"`stepwell compare {study.name}`: {recipe}; seeds {', '.join(map(str, study.seeds))}.{tuned} "
     title = first_words(study_files()[study.name]).rstrip(".")
-    notes = " ".join(summary.notes)
+    notes = " ".join([SECONDS, *summary.notes])
     head = about + "".join(f"\n- {sentence}" for sentence in summary.verdict) + f"\n\n{notes}"
     tables = [] if summary.overall is None else [(title, summary.overall)]
     tables += [(f"{study.name}: {workload.name}", workload.table) for workload in summary.workloads]
@@ -114,6 +114,10 @@ def _tuned(tune: Tuning) -> str:
     )
 
 
+SECONDS = (
+    "Studies share runs that were made hours apart on a machine that had other work too: compare images here, "
+    "not seconds; what a step costs is measured apart."
+)
 BESIDE = (
     "FID of Kim et al. (CIFAR-10, 50,000 images) over that of their DDPM, after 0.2 M steps and at the end; "
     "here the Fréchet distance on fashion16 features over uniform's, 95 % interval. Whether the directions "
