@@ -115,7 +115,7 @@ def _tuned(tune: Tuning) -> str:
 
 
 SECONDS = (
-    "Studies share runs that were made hours apart on a machine that had other work too: compare images here, "
+    "Studies share runs, made hours apart on a machine that had other work too: compare images here, "
     "not seconds; what a step costs is measured apart."
 )
 BESIDE = (
