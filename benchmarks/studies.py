@@ -1,6 +1,6 @@
 """`make results`: run what is missing of the shipped studies, keep thin records, and say what they mean.
 
-    python benchmarks/studies.py                 table1 and table4
+    python benchmarks/studies.py                 table1, table4 and zero-cost
     python benchmarks/studies.py fig7            any shipped study
     python benchmarks/studies.py --only-tables   no run, only tables from the records that are there
 
@@ -27,7 +27,7 @@ from stepwell.compare.trials import chosen_rates, tuning_trials
 from stepwell.recipes.files import first_words, study_files
 
 RECORDS = HERE / "records" / "runs"
-STUDIES = ("table1", "table4")
+STUDIES = ("table1", "table4", "zero-cost")
 PAPER: dict[str, dict[str, tuple[float, float]]] = {
     # Kim et al. 2025, Tables 1 and 4: FID after 0.2 M steps, and the last one told.
     "linear": {
