@@ -129,8 +129,12 @@ def test_a_polite_stop_saves_and_says_how_to_go_on(study: Path, tmp_path: Path) 
     deadline = time.monotonic() + 200
     while not (metrics.exists() and metrics.stat().st_size > 1000) and time.monotonic() < deadline:
         time.sleep(0.05)
-    os.kill(running.pid, signal.SIGINT)
-    out, error = running.communicate(timeout=100)
+    # Not SIGINT: where tests run in the background, children are born deaf to it.
+    os.kill(running.pid, signal.SIGTERM)
+    try:
+        out, error = running.communicate(timeout=100)
+    finally:
+        running.kill()
     assert running.returncode == 130
     assert "Run the same command again to go on." in error
     assert "Traceback" not in out + error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from functools import lru_cache
 from typing import NamedTuple
@@ -49,15 +50,25 @@ def not_below(values: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 @lru_cache(maxsize=256)
-def _limits(low: float, high: float, dtype: torch.dtype) -> tuple[float, float]:
-    """The smallest and the largest number of a dtype in [low, high)."""
-    ends = not_below(torch.tensor([low, high], dtype=torch.float64), dtype)
-    return float(ends[0]), float(torch.nextafter(ends[1], ends[0]))
+def limits(low: float, high: float, dtype: torch.dtype) -> tuple[float, float]:
+    """The smallest and the largest number of a dtype in [low, high), by arithmetic of plain floats.
+
+    With tensors it would be computed wherever the first caller is: on a device, or in a traced graph.
+    """
+    eps = torch.finfo(dtype).eps
+    first, end = (math.ceil(x / _gap(x, eps)) * _gap(x, eps) if x > 0 else 0.0 for x in (low, high))
+    # Below a power of two numbers lie twice as close.
+    return first, end - _gap(end, eps) / (2 if math.frexp(end)[0] == 0.5 else 1)
+
+
+def _gap(x: float, eps: float) -> float:
+    """From x to the next larger number that has so many digits."""
+    return math.ldexp(eps, math.frexp(x)[1] - 1)
 
 
 def inside(u: Tensor, low: float, high: float) -> Tensor:
     """`u`, kept in [low, high) against rounding."""
-    return u.clamp(*_limits(low, high, u.dtype))
+    return u.clamp(*limits(low, high, u.dtype))
 
 
 class Uniform(Density):
