@@ -103,9 +103,9 @@ def test_reading_is_linear_and_sixty_long_runs_take_seconds(tmp_path: Path) -> N
         folder = tmp_path / str(records)
         for seed in range(30):
             write_run(folder / str(seed), [1 / (1 + t) for t in range(records)], seed=seed)
-        started = time.perf_counter()
+        started = time.process_time()
         summarise([folder])
-        return time.perf_counter() - started
+        return time.process_time() - started
 
     small, large = seconds(500), seconds(1000)
     assert large < 4 * small

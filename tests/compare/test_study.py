@@ -52,8 +52,8 @@ lr = [1e-3, 2e-3]
     )
     study = load_study(str(tmp_path / "mine.toml"), ["model=micro"])
     assert (study.name, study.seeds, study.baseline) == ("mine", (3, 4, 5), "uniform")
-    assert study.base_of("neyman+min-snr") == "min-snr"
-    assert study.base_of("uniform") is None
+    assert study.against == {"neyman+min-snr": "min-snr"}
+    assert study.command == f"stepwell compare {tmp_path / 'mine.toml'} model=micro"
     assert study.metric_of("min-snr") == "objective/min-snr"
     assert study.metric_of("uniform") == "objective/vlb"
     short = tuning_trials(study, tmp_path, None)

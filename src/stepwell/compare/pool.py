@@ -74,11 +74,16 @@ def _work(context: Any, waiting: Any, events: Any, stop: threading.Event, effort
             trial = waiting.get_nowait()
         except queue.Empty:
             break
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_trial, args=(asdict(trial.recipe), trial.scored, effort, theirs))
-        process.start()
-        theirs.close()
-        events.put(_listen(trial, ours, process, events, stop))
+        try:
+            ours, theirs = context.Pipe()
+            settings = asdict(trial.recipe)
+            process = context.Process(target=_trial, args=(settings, trial.scored, effort, theirs))
+            process.start()
+            theirs.close()
+            ended = _listen(trial, ours, process, events, stop)
+        except Exception as error:  # no memory for another process: the study must not wait for it for ever
+            ended = Event(trial, "failed", message=f"its process could not be run: {error}.")
+        events.put(ended)
     events.put(None)
 
 

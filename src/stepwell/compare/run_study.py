@@ -51,8 +51,9 @@ def _run(trials: Sequence[Trial], study: Study, places: Places, begin: Any, hear
     missing = [trial for trial in trials if trial.outcome() is None]
     begin(missing, len(trials) - len(missing))
     for event in run_trials(missing, study.effort, places.workers):
-        if event.kind == "failed":
-            places.failures.append(LeftOut(event.trial.recipe.out, event.message))
+        if event.kind in ("failed", "interrupted"):
+            reason = event.message or "it was stopped, and saved: run the same command again."
+            places.failures.append(LeftOut(event.trial.recipe.out, reason))
         elif event.kind == "done" and places.records is not None:
             outcome = event.trial.outcome()
             assert outcome is not None, "it was done"

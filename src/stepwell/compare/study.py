@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +53,8 @@ class Study:
     """Of every run."""
     tune: Tuning | None = None
     effort: dict[str, int] = field(default_factory=lambda: dict(EFFORT))
-
-    def base_of(self, method: str) -> str | None:
-        """What a method is judged against; None for the baseline itself."""
-        other = self.against.get(method, self.baseline)
-        return None if other == method else other
+    command: str = ""
+    """What runs it again."""
 
     def metric_of(self, method: str) -> str:
         """The record's key of the objective that a method is judged by."""
@@ -93,7 +91,7 @@ def load_study(what: str, words: Sequence[str] = ()) -> Study:
     study = check(found, mistakes, f"study {what}")
     if mistakes:
         raise BadRecipe(f"study {what}", mistakes)
-    return study
+    return replace(study, command=shlex.join(["stepwell", "compare", what, *words]))
 
 
 _KEYS = ("methods", "seeds", "baseline", "metric", "tune", "against", "judged_by", "effort", "workloads")

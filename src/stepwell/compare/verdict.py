@@ -117,7 +117,8 @@ def error_rates(judgements: Sequence[Judgement]) -> list[str]:
         return []
     notes = [
         "Ratios are below 1 where a method is better. Intervals: 95 %, paired over seeds, t on logarithms. "
-        "Where nothing differs, a comparison claims a difference in at most 5 % of studies.",
+        "Where nothing differs, a comparison claims a difference in at most 5 % of studies; what is said "
+        "about distances beside it errs as often again.",
     ]
     if count > 1:
         held = holm([j.images.chance if j.images.lower else 1.0 for j in judgements])
