@@ -20,7 +20,7 @@ from stepwell.core.random import stream_key
 from stepwell.core.shapes import PerExample
 from stepwell.core.tick import Tick
 from stepwell.data.batches import Batches
-from stepwell.data.source import ImageSource
+from stepwell.data.source import ExampleSource
 from stepwell.probes.decrease import Decrease
 from stepwell.probes.view import Surroundings, Watched
 from stepwell.samplers.selection import spaced
@@ -63,7 +63,7 @@ def require_target(process: NoiseProcess, target: str) -> None:
 
 def decreases(
     training: Training,
-    source: ImageSource,
+    source: ExampleSource,
     steps: range,
     measured: Measured,
     progress: Progress = _unseen,
@@ -104,7 +104,7 @@ def decreases(
     return _finite(rows, steps)
 
 
-def _views(training: Training, source: ImageSource, batch: int) -> Callable[[int], Surroundings]:
+def _views(training: Training, source: ExampleSource, batch: int) -> Callable[[int], Surroundings]:
     """What the probe sees at a step: fresh examples, whatever is trained on."""
     network, seed = training.network, stream_key(training.seed, "approximation")
     batches = Batches(source, batch, seed)

@@ -26,7 +26,7 @@ from stepwell.analyze.gradients import (
 )
 from stepwell.analyze.jackknife import Estimate, jackknife
 from stepwell.catalogue.find import find
-from stepwell.data.source import ImageSource
+from stepwell.data.source import ExampleSource
 from stepwell.probes.view import Watched
 from stepwell.samplers.strata import strata_spec
 from stepwell.train.step import Training
@@ -73,7 +73,7 @@ class Gain:
 
 def gain(
     training: Training,
-    source: ImageSource,
+    source: ExampleSource,
     batch: int,
     effort: Effort,
     weighting: Weighting | None = None,

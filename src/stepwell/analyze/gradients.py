@@ -20,7 +20,7 @@ from stepwell.core.random import stream_key
 from stepwell.core.shapes import PerExample
 from stepwell.core.tick import Tick
 from stepwell.data.batches import Batches
-from stepwell.data.source import ImageSource
+from stepwell.data.source import ExampleSource
 from stepwell.probes.gradients import Gradients
 from stepwell.probes.view import Surroundings, Watched
 from stepwell.train.step import Training
@@ -52,7 +52,7 @@ class Effort:
 
 
 def watch(
-    training: Training, source: ImageSource, effort: Effort, weighting: Weighting | None = None
+    training: Training, source: ExampleSource, effort: Effort, weighting: Weighting | None = None
 ) -> tuple[Watched, Examples]:
     """A training as it stands, for probes, with images it was not necessarily shown."""
     if len(source) < 2 * effort.images:

@@ -29,7 +29,7 @@ from stepwell.core.errors import Unsupported
 from stepwell.core.probe_spec import GradientSpec
 from stepwell.core.process import NoiseProcess
 from stepwell.core.shapes import PerExample
-from stepwell.data.source import ImageSource
+from stepwell.data.source import ExampleSource
 from stepwell.probes.view import LossAt, Watched
 from stepwell.samplers.strata import strata_spec
 from stepwell.train.step import Training
@@ -71,7 +71,7 @@ class Variance:
 
 def variance(
     training: Training,
-    source: ImageSource,
+    source: ExampleSource,
     effort: Effort,
     metric: str = "plain",
     progress: Progress = unseen,

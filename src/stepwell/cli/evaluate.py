@@ -15,7 +15,7 @@ def register(verbs: Any) -> None:
     verb = verbs.add_parser("evaluate", help="score a run", description=__doc__)
     verb.add_argument("directory", type=Path, metavar="RUN", help="a run directory")
     verb.add_argument("-n", "--generated", type=int, default=1000, help="images for the distances; 0: none")
-    verb.add_argument("--steps", type=int, default=50, help="denoising steps (ddim)")
+    verb.add_argument("--steps", type=int, default=None, help="denoising steps; by default the recipe's")
     verb.add_argument("--raw", action="store_true", help="the last weights, not their average")
     verb.add_argument("--json", action="store_true", help="for programs")
     verb.set_defaults(run=run)

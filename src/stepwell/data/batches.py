@@ -1,4 +1,4 @@
-"""Which images are trained on when: a pure function of the seed and the tick."""
+"""Which examples are trained on when: a pure function of the seed and the tick."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from stepwell.core import require
 from stepwell.core.errors import InvalidParameter
 from stepwell.core.random import stream_key
 from stepwell.core.tick import Tick
-from stepwell.data.source import BadData, ImageSource, to_unit
+from stepwell.data.source import BadData, ExampleSource
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Images in [-1, 1] with what belongs to them, and where in their source they are."""
+    """Examples, as a network sees them, with what belongs to them, and where in their source they are."""
 
     x0: Tensor
     labels: Tensor | None
@@ -32,7 +32,7 @@ class Batches:
     kept that a resume would need.
     """
 
-    def __init__(self, source: ImageSource, batch: int, seed: int) -> None:
+    def __init__(self, source: ExampleSource, batch: int, seed: int) -> None:
         if not len(source):
             raise BadData(f"{source.name} has no images: there is nothing to train on.")
         self.source = source
@@ -43,12 +43,12 @@ class Batches:
     def at(self, tick: Tick, accumulate: int = 1) -> Batch:
         """The batch of one rank and micro-batch; `accumulate` is how many make up a step."""
         indices = self.indices(tick, accumulate)
-        pixels = self.source.fetch(indices)
-        if self.source.flips:
-            mirrored = (tick.uniform("flip", len(indices)) < 0.5).nonzero().flatten()
-            pixels = pixels.index_copy(0, mirrored, pixels.index_select(0, mirrored).flip(-1))
         labels = self.source.labels
-        return Batch(to_unit(pixels), None if labels is None else labels.index_select(0, indices), indices)
+        return Batch(
+            self.source.examples(indices, tick),
+            None if labels is None else labels.index_select(0, indices),
+            indices,
+        )
 
     def indices(self, tick: Tick, accumulate: int = 1) -> Tensor:
         """Where in the source the images of `at` are."""

@@ -1,4 +1,4 @@
-"""Where images come from: uint8 pixels by index, in memory or decoded on demand."""
+"""Where examples come from, by index: images as uint8 pixels, in memory or decoded on demand."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from torch import Tensor
 
 from stepwell.core.errors import StepwellError
 from stepwell.core.random import stream_key, uniforms
+from stepwell.core.tick import Tick
 
 
 class BadData(StepwellError, ValueError):
     """Images, labels or files that cannot be trained on."""
 
 
-class ImageSource(Protocol):
-    """Images of one shape, by index."""
+class ExampleSource(Protocol):
+    """Examples of one shape, by index: images, or latents of images."""
 
     @property
     def name(self) -> str: ...
@@ -39,16 +40,28 @@ class ImageSource(Protocol):
         ...
 
     @property
+    def in_memory(self) -> bool:
+        """Whether `examples` only copies."""
+        ...
+
+    def __len__(self) -> int: ...
+    def examples(self, indices: Tensor, tick: Tick | None = None) -> Tensor:
+        """The examples at `indices` [B] as a network sees them, float32 [B, C, H, W].
+
+        What is random about an example (mirroring, a posterior's noise) follows the tick; without one
+        nothing is.
+        """
+        ...
+
+
+class ImageSource(ExampleSource, Protocol):
+    """Images of one shape, by index; as examples they lie in [-1, 1]."""
+
+    @property
     def flips(self) -> bool:
         """Whether mirror images are the same data."""
         ...
 
-    @property
-    def in_memory(self) -> bool:
-        """Whether `fetch` only copies."""
-        ...
-
-    def __len__(self) -> int: ...
     def fetch(self, indices: Tensor) -> Tensor:
         """The images at `indices` [B], as uint8 [B, C, H, W]."""
         ...
@@ -88,6 +101,9 @@ class InMemory:
         # pixels[indices] takes 5 to 16 times as long on the CPU.
         return self._pixels.index_select(0, indices)
 
+    def examples(self, indices: Tensor, tick: Tick | None = None) -> Tensor:
+        return _in_unit_range(self, indices, tick)
+
 
 class OnDisk:
     """Images that `decode` reads one at a time, on `workers` threads; their number changes no pixel."""
@@ -122,6 +138,9 @@ class OnDisk:
         images = list(self._pool.map(self._decode, indices.tolist()))
         return torch.stack(images) if images else torch.empty((0, *self.shape), dtype=torch.uint8)
 
+    def examples(self, indices: Tensor, tick: Tick | None = None) -> Tensor:
+        return _in_unit_range(self, indices, tick)
+
 
 class Part:
     """Some rows of another source, without a copy."""
@@ -142,14 +161,31 @@ class Part:
     def fetch(self, indices: Tensor) -> Tensor:
         return self._whole.fetch(self._rows.index_select(0, indices))
 
+    def examples(self, indices: Tensor, tick: Tick | None = None) -> Tensor:
+        return self._whole.examples(self._rows.index_select(0, indices), tick)
+
+
+@dataclass(frozen=True)
+class LatentOrigin:
+    """Which autoencoder made latents, as their cache says."""
+
+    autoencoder: str
+    """Where it was loaded from: a folder, or a name on the hub."""
+    fingerprint: str
+    """Of its weights: another autoencoder's decoder makes noise of these latents."""
+    image_shape: tuple[int, int, int]
+    """Of the images that were encoded: channels, height, width."""
+
 
 @dataclass(frozen=True)
 class DataSet:
     """What a model learns from, what it is tested on, and what a user should know about both."""
 
-    train: ImageSource
-    held_out: ImageSource
+    train: ExampleSource
+    held_out: ExampleSource
     notes: tuple[str, ...] = ()
+    latents: LatentOrigin | None = None
+    """Of examples that are latents; None if they are images."""
 
 
 def checked_labels(name: str, labels: Tensor | None, count: int, classes: int) -> Tensor | None:
@@ -182,6 +218,15 @@ def split(whole: ImageSource, notes: tuple[str, ...] = ()) -> DataSet:
         Part(whole, order[:held].sort().values, f"{whole.name} held out"),
         (*notes, note),
     )
+
+
+def _in_unit_range(source: ImageSource, indices: Tensor, tick: Tick | None) -> Tensor:
+    """Images in [-1, 1], mirrored by the tick's coins where the data allow it."""
+    pixels = source.fetch(indices)
+    if tick is not None and source.flips:
+        mirrored = (tick.uniform("flip", len(indices)) < 0.5).nonzero().flatten()
+        pixels = pixels.index_copy(0, mirrored, pixels.index_select(0, mirrored).flip(-1))
+    return to_unit(pixels)
 
 
 def to_unit(pixels: Tensor) -> Tensor:

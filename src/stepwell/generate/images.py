@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -34,6 +34,8 @@ class Request:
     """1: none; above it, classifier-free guidance (Ho and Salimans 2022)."""
     eta: float = 0.0
     """DDIM's noise; 1 is as noisy as DDPM."""
+    clip: bool = True
+    """Keep the predicted x0 in [-1, 1], where images lie and latents do not."""
 
     def __post_init__(self) -> None:
         for name in ("count", "steps", "batch"):
@@ -42,8 +44,14 @@ class Request:
         require.between("eta", self.eta, 0, 1)
 
 
+Decode = Callable[[Tensor], Tensor]
+"""From what a network makes, float [B, c, h, w], to uint8 images [B, C, H, W]."""
+
+
 @torch.no_grad()
-def generate(denoiser: nn.Module, process: NoiseProcess, request: Request) -> Iterator[Tensor]:
+def generate(
+    denoiser: nn.Module, process: NoiseProcess, request: Request, decode: Decode = to_pixels
+) -> Iterator[Tensor]:
     """Batches of uint8 images [B, C, H, W]; image i depends on the seed and i alone."""
     _check_labels(denoiser, request)
     if process.timesteps is not None and request.steps > process.timesteps:
@@ -61,7 +69,7 @@ def generate(denoiser: nn.Module, process: NoiseProcess, request: Request) -> It
             [request.labels[index % len(request.labels)] for index in indices] if request.labels else None
         )
         condition = Condition(None if labels is None else torch.tensor(labels, device=device))
-        yield to_pixels(_denoised(denoiser, process, request, x, condition, generators))
+        yield decode(_denoised(denoiser, process, request, x, condition, generators))
 
 
 def _denoised(
@@ -73,7 +81,7 @@ def _denoised(
     generators: list[torch.Generator],
 ) -> Tensor:
     learned = bool(getattr(denoiser, "learned_variance", False))
-    scheduler = scheduler_of(process, request.solver, learned)
+    scheduler = scheduler_of(process, request.solver, learned, clip=request.clip)
     scheduler.set_timesteps(request.steps)
     extra = {"eta": request.eta} if request.solver == "ddim" else {}
     for time in scheduler.timesteps:

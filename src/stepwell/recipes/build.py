@@ -20,8 +20,9 @@ from stepwell.core.process import NoiseProcess
 from stepwell.core.random import stream_key
 from stepwell.data.batches import Ahead, Batches
 from stepwell.data.load import load as load_data
-from stepwell.data.source import DataSet, to_unit
+from stepwell.data.source import DataSet, to_pixels
 from stepwell.evaluate.bands import HeldOutLoss
+from stepwell.generate.images import Decode, Request
 from stepwell.models.denoiser import Condition, Denoiser
 from stepwell.models.sizes import build as build_model
 from stepwell.objective import Objective
@@ -45,11 +46,28 @@ class Experiment:
     data: DataSet
     objective: Objective
     denoiser: Denoiser
+    decode: Decode = to_pixels
+    """From what the network makes to uint8 images."""
 
     @property
     def process(self) -> NoiseProcess:
         """The noise process."""
         return self.objective.process
+
+    def request(self, count: int, *, batch: int = 64, seed: int = 0) -> Request:
+        """Images as the recipe generates them, all classes in turn."""
+        recipe = self.recipe
+        return Request(
+            count,
+            self.data.train.shape,
+            solver=recipe.solver,
+            steps=min(recipe.sample_steps, self.process.timesteps or recipe.sample_steps),
+            batch=batch,
+            seed=seed,
+            labels=tuple(range(self.denoiser.classes)),
+            guidance=recipe.guidance,
+            clip=self.data.latents is None,
+        )
 
 
 def experiment(recipe: Recipe) -> Experiment:
@@ -85,11 +103,20 @@ def network_of(recipe: Recipe, data: DataSet) -> Denoiser:
         recipe.model,
         channels=channels,
         image_size=height,
-        classes=data.train.classes if recipe.labels else 0,
+        classes=_classes(recipe, data),
         label_dropout=recipe.label_dropout,
         learned_variance=recipe.learned_variance,
         dropout=recipe.dropout,
     )
+
+
+def _classes(recipe: Recipe, data: DataSet) -> int:
+    if not recipe.labels:
+        return 0
+    found = data.train.classes
+    if recipe.classes is not None and recipe.classes < found:
+        raise StepwellError(f"{data.train.name} has {found} classes: classes={recipe.classes} is too few.")
+    return recipe.classes or found
 
 
 def on_cpu() -> bool:
@@ -167,7 +194,7 @@ def evaluation_of(made: Experiment, device: torch.device) -> Callable[[nn.Module
     count = min(made.recipe.evaluate_images, len(held_out))
     # Every run of a workload must see the same held-out images, whatever its seed.
     chosen = torch.randperm(len(held_out), generator=torch.Generator().manual_seed(0))[:count]
-    x0 = to_unit(held_out.fetch(chosen)).to(device)
+    x0 = held_out.examples(chosen).to(device)
     labels = (
         held_out.labels[chosen].to(device) if made.recipe.labels and held_out.labels is not None else None
     )

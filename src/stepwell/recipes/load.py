@@ -12,6 +12,8 @@ from typing import Any
 
 from stepwell.catalogue.find import canonical, split_pair, split_spec
 from stepwell.core.errors import StepwellError, unknown
+from stepwell.generate.solvers import SOLVERS
+from stepwell.models.entries import MODELS
 from stepwell.recipes.files import workload_files
 from stepwell.recipes.method import resolve
 from stepwell.recipes.schema import Recipe
@@ -104,13 +106,22 @@ def _typed(key: str, value: Any) -> tuple[Any, str | None]:
 
 def _positive(recipe: Recipe) -> list[str]:
     keys = ("steps", "batch", "lr", "accumulate", "record_every", "bands", "keep", "evaluate_images",
-            "checkpoint_every", "sample_steps", "size", "seconds", "clip", "channels")  # fmt: skip
+            "checkpoint_every", "sample_steps", "size", "seconds", "clip", "channels", "classes")  # fmt: skip
     wrong = [(key, getattr(recipe, key)) for key in keys]
     return [f"{key} must be above 0, not {value}" for key, value in wrong if value is not None and value <= 0]
 
 
 def _not_negative(recipe: Recipe) -> list[str]:
-    keys = ("warm_up_steps", "evaluate_every", "samples", "workers", "weight_decay", "ema", "seed")
+    keys = (
+        "warm_up_steps",
+        "evaluate_every",
+        "samples",
+        "workers",
+        "weight_decay",
+        "ema",
+        "seed",
+        "guidance",
+    )
     wrong = [(key, getattr(recipe, key)) for key in keys]
     return [f"{key} must be 0 or more, not {value}" for key, value in wrong if value < 0]
 
@@ -129,7 +140,8 @@ def _choices(recipe: Recipe) -> list[str]:
         "optimizer": ("adamw", "adam"),
         "precision": ("no", "bf16", "fp16"),
         "ema_kind": ("constant", "power"),
-        "model": ("micro", "tiny", "small", "ddpm-cifar10"),
+        "model": tuple(MODELS),
+        "solver": SOLVERS,
     }
     return [
         str(unknown(key, getattr(recipe, key), known))

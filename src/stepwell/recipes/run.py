@@ -12,7 +12,7 @@ from accelerate import Accelerator
 
 from stepwell.core.errors import StepwellError
 from stepwell.generate.grid import sheet
-from stepwell.generate.images import Request, generate
+from stepwell.generate.images import generate
 from stepwell.processes.discrete import DiscreteProcess
 from stepwell.recipes.build import Experiment, evaluation_of, experiment, on_cpu, plan_of, training_of
 from stepwell.recipes.schema import MAY_CHANGE, Recipe
@@ -92,19 +92,15 @@ def _describe(run: Run, training: Training) -> None:
 
 def _sample(made: Experiment, training: Training, run: Run, at: Position) -> None:
     """A sheet of the averaged weights' images; labels in turn."""
-    recipe, path = made.recipe, run.samples / f"step-{at.step:09d}.png"
+    path = run.samples / f"step-{at.step:09d}.png"
     if path.exists():
         return
     network = training.network
-    request = Request(
-        recipe.samples,
-        made.data.train.shape,
-        steps=min(recipe.sample_steps, made.process.timesteps or recipe.sample_steps),
-        labels=tuple(range(made.data.train.classes)) if recipe.labels else (),
-    )
     network.eval()
     with training.ema.in_place():
-        images = torch.cat(list(generate(network, made.process, request)))
+        images = torch.cat(
+            list(generate(network, made.process, made.request(made.recipe.samples), made.decode))
+        )
     network.train()
     sheet(images, scale=max(1, 64 // images.shape[-1])).save(path)
 

@@ -15,10 +15,12 @@ def setting(default: Any, meaning: str) -> Any:
 class Recipe:
     """One training run, resolved."""
 
-    data: str = setting("fashion16", "fashion16, a folder of images, an .npz, CIFAR-10's folder, or hub:NAME")
+    data: str = setting(
+        "fashion16", "fashion16, a folder of images or latents, an .npz, CIFAR-10's folder, or hub:NAME"
+    )
     method: str = setting("uniform", "a sampler, a weighting, sampler+weighting, or a method file")
     process: str = setting("linear", "a noise process, as NAME or NAME:key=value,...")
-    model: str = setting("tiny", "micro, tiny, small or ddpm-cifar10")
+    model: str = setting("tiny", "a network that `stepwell ls models` lists")
     steps: int = setting(2000, "optimizer steps")
     batch: int = setting(64, "examples per rank and micro-batch")
     lr: float = setting(1e-3, "learning rate")
@@ -39,11 +41,13 @@ class Recipe:
     size: int | None = setting(None, "resize and crop images to this")
     channels: int | None = setting(None, "1 (grey) or 3 (colour); by default what the data have")
     labels: bool = setting(False, "condition on class labels")
+    classes: int | None = setting(None, "how many classes there are; by default what the data say")
     label_dropout: float = setting(0.1, "share of labels hidden in training, for guidance")
     flips: bool | None = setting(None, "mirror images at random; by default where the data allow")
     strict: bool = setting(False, "refuse folders with files that are not images")
     workers: int = setting(2, "threads that decode images which do not fit in memory")
 
+    autoencoder: str = setting("", "decodes latents: a folder or hub:NAME; by default what their cache names")
     dropout: float = setting(0.0, "of the network")
     learned_variance: bool = setting(False, "the network also predicts the reverse variance")
     precision: str = setting("no", "no (float32), bf16 or fp16")
@@ -57,13 +61,28 @@ class Recipe:
     checkpoint_every: int = setting(500, "steps between checkpoints")
     keep: int = setting(2, "checkpoints kept")
     samples: int = setting(64, "images generated at the end; 0: none")
+    solver: str = setting("ddim", "of generation: ddpm, ddim, heun, dpm-solver++ or unipc")
     sample_steps: int = setting(50, "denoising steps of generation")
+    guidance: float = setting(1.0, "classifier-free guidance of generation; 1: none")
     tracker: str = setting("none", "none, tensorboard, or any tracker of accelerate")
 
 
 MEANINGS: dict[str, str] = {f.name: f.metadata["meaning"] for f in fields(Recipe)}
 
 MAY_CHANGE = frozenset(
-    {"steps", "seconds", "out", "record_every", "keep", "samples", "sample_steps", "tracker", "workers"}
+    {
+        "steps",
+        "seconds",
+        "out",
+        "record_every",
+        "keep",
+        "samples",
+        "solver",
+        "sample_steps",
+        "guidance",
+        "autoencoder",
+        "tracker",
+        "workers",
+    }
 )
 """Settings that a resumed run may change without becoming another run."""

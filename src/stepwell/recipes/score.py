@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from stepwell.data.source import ImageSource, to_unit
+from stepwell.data.source import ExampleSource, to_unit
 from stepwell.evaluate.bits import bits_per_dimension
 from stepwell.evaluate.features import load_features
 from stepwell.evaluate.frechet import Moments, frechet_distance, kernel_distance
-from stepwell.generate.images import Request, generate
+from stepwell.generate.images import generate
 from stepwell.models.denoiser import Condition
 from stepwell.processes.discrete import DiscreteProcess
 from stepwell.recipes.build import Experiment, evaluation_of
@@ -27,7 +27,8 @@ class Effort:
     bits_images: int = 256
     bits_timesteps: int = 100
     generated: int = 1000
-    steps: int = 50
+    steps: int | None = None
+    """Of generation; by default as the recipe says."""
     seed: int = 0
 
 
@@ -35,7 +36,7 @@ def score(made: Experiment, effort: Effort) -> dict[str, Any]:
     """Every number that has a meaning for this process and these data."""
     device = next(made.denoiser.parameters()).device
     found = evaluation_of(made, device)(made.denoiser)
-    if isinstance(made.process, DiscreteProcess):
+    if isinstance(made.process, DiscreteProcess) and made.data.latents is None:
         found["bits_per_dimension"] = _bits(made, effort, device)
         if made.data.train.shape == FEATURES_SHAPE and effort.generated:
             found["fashion16_features"] = _distances(made, effort)
@@ -51,7 +52,7 @@ def _bits(made: Experiment, effort: Effort, device: torch.device) -> dict[str, f
     bits = bits_per_dimension(
         made.denoiser,
         made.process,
-        to_unit(held_out.fetch(chosen)).to(device),
+        held_out.examples(chosen).to(device),
         Condition(labels),
         timesteps=effort.bits_timesteps,
     )
@@ -60,17 +61,12 @@ def _bits(made: Experiment, effort: Effort, device: torch.device) -> dict[str, f
 
 def _distances(made: Experiment, effort: Effort) -> dict[str, float]:
     """On the features of a small classifier: comparable between our runs, and not FID."""
-    request = Request(
-        effort.generated,
-        made.data.train.shape,
-        steps=min(effort.steps, made.process.timesteps or effort.steps),
-        batch=250,
-        seed=effort.seed,
-        labels=tuple(range(made.denoiser.classes)),
-    )
+    request = made.request(effort.generated, batch=250, seed=effort.seed)
+    if effort.steps is not None:
+        request = replace(request, steps=min(effort.steps, made.process.timesteps or effort.steps))
     network = load_features()
     made_features = torch.cat(
-        [network(to_unit(batch)) for batch in generate(made.denoiser, made.process, request)]
+        [network(to_unit(batch)) for batch in generate(made.denoiser, made.process, request, made.decode)]
     )
     real = _features(network, made.data.train)
     ours, theirs = Moments(), Moments()
@@ -86,6 +82,6 @@ def _distances(made: Experiment, effort: Effort) -> dict[str, float]:
 
 
 @torch.no_grad()
-def _features(network: torch.nn.Module, source: ImageSource) -> Tensor:
+def _features(network: torch.nn.Module, source: ExampleSource) -> Tensor:
     parts = torch.arange(len(source)).split(1000)
-    return torch.cat([network(to_unit(source.fetch(part))) for part in parts])
+    return torch.cat([network(source.examples(part)) for part in parts])
