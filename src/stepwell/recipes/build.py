@@ -208,8 +208,8 @@ def evaluation_of(made: Experiment, device: torch.device) -> Callable[[nn.Module
     return evaluate
 
 
-def trained(path: Path, averaged: bool = True) -> Experiment:
-    """The experiment of a run directory with its newest weights."""
+def trained(path: Path, averaged: bool = True, step: int | None = None) -> Experiment:
+    """The experiment of a run directory with its newest weights, or those after some step."""
     try:
         recipe = check(json.loads((path / RECIPE).read_text()), source=str(path / RECIPE))
     except FileNotFoundError:
@@ -217,10 +217,7 @@ def trained(path: Path, averaged: bool = True) -> Experiment:
     except ValueError as error:
         raise StepwellError(f"{path / RECIPE} is not valid: {error}") from None
     made = experiment(recipe)
-    found, wrong = checkpoint.newest(path / "checkpoints")
-    if found is None:
-        more = f" {wrong[0]}" if wrong else ""
-        raise StepwellError(f"{path} has no checkpoint that can be read.{more}")
+    found = _checkpoint(path, step)
     made.denoiser.load_state_dict(found.tree["model"])
     if averaged:
         with torch.no_grad():
@@ -228,3 +225,17 @@ def trained(path: Path, averaged: bool = True) -> Experiment:
                 parameter.copy_(average)
     made.denoiser.eval()
     return made
+
+
+def _checkpoint(path: Path, step: int | None) -> checkpoint.Checkpoint:
+    folder = path / "checkpoints"
+    if step is not None:
+        if step not in checkpoint.steps(folder):
+            kept = ", ".join(map(str, sorted(checkpoint.steps(folder)))) or "none"
+            raise StepwellError(f"{path} has no checkpoint of step {step}: those kept are {kept} (keep=N).")
+        return checkpoint.load(checkpoint.file(folder, step))
+    found, wrong = checkpoint.newest(folder)
+    if found is None:
+        more = f" {wrong[0]}" if wrong else ""
+        raise StepwellError(f"{path} has no checkpoint that can be read.{more}")
+    return found

@@ -38,7 +38,7 @@ class Checkpoint:
 
 def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
     """Write a checkpoint, then forget all but the newest `keep`."""
-    path = folder / f"step-{checkpoint.info['step']:09d}.safetensors"
+    path = file(folder, checkpoint.info["step"])
     temporary = folder / f".{path.name}.tmp"
     plain, tensors = split(checkpoint.tree)
     body = json.dumps({"tree": plain, "info": checkpoint.info})
@@ -50,12 +50,17 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
         _synchronise(folder)
     except (OSError, SafetensorError) as error:
         temporary.unlink(missing_ok=True)
-        last = max(_steps(folder), default=None)
+        last = max(steps(folder), default=None)
         kept = "there is no earlier one" if last is None else f"the one of step {last} is kept"
         raise CheckpointError(f"could not write the checkpoint {path} ({error}); {kept}.") from error
-    for step in sorted(_steps(folder))[:-keep]:
-        (folder / f"step-{step:09d}.safetensors").unlink(missing_ok=True)
+    for step in sorted(steps(folder))[:-keep]:
+        file(folder, step).unlink(missing_ok=True)
     return path
+
+
+def file(folder: Path, step: int) -> Path:
+    """Where the checkpoint of a step is, if there is one."""
+    return folder / f"step-{step:09d}.safetensors"
 
 
 def load(path: Path) -> Checkpoint:
@@ -77,15 +82,16 @@ def load(path: Path) -> Checkpoint:
 def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     """The newest checkpoint that can be read, and what is wrong with those that came after it."""
     wrong: list[str] = []
-    for step in sorted(_steps(folder), reverse=True):
+    for step in sorted(steps(folder), reverse=True):
         try:
-            return load(folder / f"step-{step:09d}.safetensors"), wrong
+            return load(file(folder, step)), wrong
         except CheckpointError as error:
             wrong.append(str(error))
     return None, wrong
 
 
-def _steps(folder: Path) -> Iterator[int]:
+def steps(folder: Path) -> Iterator[int]:
+    """Of which steps there are checkpoints, in no order."""
     for path in folder.iterdir() if folder.is_dir() else ():
         matched = _NAME.fullmatch(path.name)
         if matched:
