@@ -64,8 +64,8 @@ def bits_of(run: Outcome) -> float:
 
 
 def distance_of(run: Outcome) -> float:
-    """The Fréchet distance of a scored run, on the features of our own small classifier; or NaN."""
-    return float(run.score.get("fashion16_features", {}).get("frechet_distance", math.nan))
+    """The Fréchet distance of a scored run, on whatever features its recipe names; or NaN."""
+    return math.nan if run.distances is None else float(run.distances[1]["frechet_distance"])
 
 
 def seconds_to(run: Outcome, baseline: Outcome, metric: str) -> float:

@@ -14,6 +14,8 @@ from stepwell.core.errors import StepwellError
 from stepwell.runs.directory import ENVIRONMENT, METRICS, RECIPE
 
 SCORE = "score.json"
+FEATURES = "_features"
+"""Ends the names under which a score keeps distances: fashion16_features, inception_features."""
 STUDY = "study.json"
 TUNING = "tuning"
 """The folder of a study's short runs that choose learning rates: not results."""
@@ -50,6 +52,12 @@ class Outcome:
         """Whether its steps or its seconds are used up."""
         last, seconds = self.evaluations[-1], self.recipe.get("seconds")
         return last["step"] >= self.recipe["steps"] or (seconds is not None and last["seconds"] >= seconds)
+
+    @property
+    def distances(self) -> tuple[str, dict[str, Any]] | None:
+        """The features that its images were compared on, and what was found; None if they were not."""
+        keys = (key for key in self.score if key.endswith(FEATURES))
+        return next(((key.removesuffix(FEATURES), self.score[key]) for key in keys), None)
 
     def values(self, name: str) -> list[float]:
         """One metric over the run's evaluations; NaN where it was not finite."""

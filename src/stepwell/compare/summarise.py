@@ -165,13 +165,24 @@ def _profiles(grouped: Grouped, study: dict[str, Any], methods: Sequence[str]) -
     )
 
 
+_ABOUT_FEATURES = {
+    "fashion16": "Fréchet distances are on the features of a small classifier of fashion16: not FID.",
+    "resnet20-cifar10": "Fréchet distances are on the features of a ResNet-20 trained on CIFAR-10: not FID.",
+}
+
+
+def _features(runs: Sequence[Outcome]) -> set[str]:
+    return {run.distances[0] for run in runs if run.distances is not None}
+
+
 def _notes(runs: Sequence[Outcome]) -> list[str]:
     notes = [
         "Losses are held out, of the averaged weights, each the mean of three evaluations. Seconds are of "
         "training alone: evaluation and saving do not count.",
     ]
-    if any("fashion16_features" in run.score for run in runs):
-        notes.append("Fréchet distances are on the features of a small classifier of fashion16: not FID.")
+    notes += [_ABOUT_FEATURES[name] for name in sorted(_features(runs)) if name in _ABOUT_FEATURES]
+    if len(_features(runs)) > 1:
+        notes.append(f"Runs were compared on different features ({', '.join(sorted(_features(runs)))}).")
     unfinished = sum(not run.finished for run in runs)
     if unfinished:
         noun = "run is" if unfinished == 1 else "runs are"

@@ -19,6 +19,8 @@ EVALUATIONS, TUNING_EVALUATIONS = 20, 8
 """Of a run whose study does not say evaluate_every, and of the short ones that tune."""
 _NOT_THE_RESULT = frozenset({"out", "record_every", "keep", "samples", "sample_steps", "tracker", "workers"})
 """Settings that may differ between a finished run and the one that is asked for."""
+_DEFAULTS = asdict(Recipe())
+"""What settings were before a recipe could name them."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Trial:
                 found = read(place)
             except (OSError, ValueError, UnreadableRun):
                 continue
-            same = {k: v for k, v in known.items() if k not in _NOT_THE_RESULT} == _result(self.recipe)
+            same = _result({**_DEFAULTS, **known}) == _result(asdict(self.recipe))
             if same and found.finished and (found.score or not self.scored):
                 return found
         return None
@@ -50,8 +52,8 @@ class Trial:
         return f"{self.workload} {self.recipe.method} seed {self.recipe.seed}{kind}"
 
 
-def _result(recipe: Recipe) -> dict[str, object]:
-    return {key: value for key, value in asdict(recipe).items() if key not in _NOT_THE_RESULT}
+def _result(recipe: dict[str, object]) -> dict[str, object]:
+    return {key: value for key, value in recipe.items() if key not in _NOT_THE_RESULT}
 
 
 def tuning_trials(study: Study, out: Path, records: Path | None) -> list[Trial]:
