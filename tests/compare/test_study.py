@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from compare.made_runs import write_run
 
 from stepwell.compare.study import load_study
 from stepwell.compare.trials import chosen_rates, final_trials, require_sound, tuning_trials
 from stepwell.core.errors import StepwellError
 from stepwell.recipes.files import study_files
 from stepwell.recipes.load import BadRecipe
+from stepwell.runs.directory import RECIPE
 
 
 def test_words_make_a_study(tmp_path: Path) -> None:
@@ -123,3 +127,18 @@ def test_an_objective_that_the_process_lacks_is_refused_before_any_work() -> Non
     study = load_study("fashion16", ["methods=uniform,logit-normal", "metric=bound", "process=flow"])
     with pytest.raises(BadRecipe, match=r"variational bound .* which a flow does not have"):
         require_sound(study)
+
+
+def test_a_run_from_before_a_setting_existed_counts_where_its_default_is_asked_for(tmp_path: Path) -> None:
+    study = load_study("fashion16", ["methods=uniform", "seeds=1", "steps=40"])
+    (trial,) = final_trials(study, {}, tmp_path, None)
+    known = asdict(trial.recipe)
+    more = {key: value for key, value in known.items() if key not in ("method", "seed")}
+    write_run(tmp_path / "fashion16/uniform/0", [4, 3, 2, 1, 0.5], **more)
+    path = tmp_path / "fashion16/uniform/0" / RECIPE
+    path.write_text(json.dumps({key: value for key, value in known.items() if key != "solver"}))
+    assert trial.outcome() is not None
+    (other,) = final_trials(
+        load_study("fashion16", ["methods=uniform", "seeds=1", "steps=40", "solver=ddpm"]), {}, tmp_path, None
+    )
+    assert other.outcome() is None
