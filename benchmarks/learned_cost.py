@@ -8,6 +8,7 @@ For their own method they give 1.41x by arithmetic and about 1.5x measured: cite
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import tempfile
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from statistics import median
 import torch
 from growth import _images as noise_images
 from interleaved import trained
-from results import keep
+from results import HERE, keep
 
 from stepwell.analyze.step_cost import counted, timed
 from stepwell.core.errors import StepwellError
@@ -93,6 +94,7 @@ def against_uniform(given: argparse.Namespace) -> Iterator[list[str]]:
                 str(subject.period),
                 f"{counted(subject.spec, batch):.3f}x",
                 f"{peaks(settings, given.processes) / memory:.3f}x",
+                str(given.rounds),
             ]
 
 
@@ -126,14 +128,23 @@ def _cell(given: argparse.Namespace, method: str, change: str) -> str:
     return f"{timing.ratio():.3f}x"
 
 
-def shown(columns: list[str], rows: Iterator[list[str]]) -> list[list[str]]:
-    """The rows, each printed as soon as it is there."""
+def shown(columns: list[str], rows: Iterator[list[str]], record: tuple[str, str, str] | None = None) -> None:
+    """Print every row as soon as it is there, and keep it in a record (its name, title and how)."""
     widths = [max(len(column), 18 if number else 30) + 2 for number, column in enumerate(columns)]
-    kept = []
     for row in chain([columns], rows):
         print("".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)), flush=True)
-        kept.append(row)
-    return kept[1:]
+        if record is not None and row is not columns:
+            keep(*record, columns, merged(record[0], columns, row))
+
+
+def merged(name: str, columns: list[str], row: list[str]) -> list[list[str]]:
+    """The rows that are recorded already and this one, which replaces an earlier one of its kind."""
+    path = HERE / "records" / f"{name}.json"
+    stored = json.loads(path.read_text()) if path.exists() else {}
+    # What tells rows apart: the method and the batch, or what was varied.
+    kind = slice(0, 2 if columns[1] == "batch" else 1)
+    kept = stored["rows"] if stored.get("columns") == columns else []
+    return [*(old for old in kept if old[kind] != row[kind]), row]
 
 
 def main() -> None:
@@ -166,33 +177,42 @@ def main() -> None:
 
 def methods_table(given: argparse.Namespace) -> None:
     """Every method at every batch."""
-    columns = ["method", "batch", "time", "95 % interval", "a due step", "every", "counted", "memory"]
-    rows = shown(columns, against_uniform(given))
+    columns = [
+        "method",
+        "batch",
+        "time",
+        "95 % interval",
+        "a due step",
+        "every",
+        "counted",
+        "memory",
+        "rounds",
+    ]
     how = (
         f"Time of a training step over one of uniform (`{given.model}`, fashion16, {THREADS} threads). "
         "Steps at which a sampler's probe measures (due) and others were timed apart, each beside a step of "
         "uniform, and combined with the known period: ((every - 1) x other + due) / every, of medians over "
-        f"{given.rounds} rounds of six steps; the interval is a bootstrap over rounds. Counted: what the "
+        "rounds of six steps; the interval is a bootstrap over rounds. Counted: what the "
         "probe's forward passes predict if a training step is four of them. Memory: the peak of a whole "
         f"process over uniform's, medians of {given.processes} processes. {CITED} "
         "(`benchmarks/learned_cost.py`)"
     )
-    if given.record:
-        keep("learned-cost", "What learned samplers cost", how, columns, rows)
+    record = ("learned-cost", "What learned samplers cost", how) if given.record else None
+    shown(columns, against_uniform(given), record)
 
 
 def growth_table(given: argparse.Namespace) -> None:
     """One thing varied at a time."""
     columns = ["varied", *STRATA, *POLICY]
-    with tempfile.TemporaryDirectory() as folder:
-        rows = shown(columns, growth(given, Path(folder)))
     how = (
         "Time of a training step over one of uniform with the same settings, measured as above with "
         f"{given.growth_rounds} rounds a cell: `{given.growth_model}`, fashion16, batch {given.growth_batch} "
         "and the defaults, one thing varied at a time (`benchmarks/learned_cost.py`)."
     )
-    if given.record:
-        keep("learned-cost-growth", "How the cost of learned samplers grows", how, columns, rows)
+    title = "How the cost of learned samplers grows"
+    with tempfile.TemporaryDirectory() as folder:
+        record = ("learned-cost-growth", title, how) if given.record else None
+        shown(columns, growth(given, Path(folder)), record)
 
 
 if __name__ == "__main__":
