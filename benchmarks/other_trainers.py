@@ -39,7 +39,7 @@ class Diffusers:
 
         from stepwell.data.load import load
         from stepwell.data.source import to_unit
-        from stepwell.models.sizes import build
+        from stepwell.models.build import build
 
         train = load("fashion16").train
         images = to_unit(train.fetch(torch.arange(len(train))))
@@ -84,7 +84,7 @@ class Lucidrains:
 
         from stepwell.data.load import load
         from stepwell.generate.grid import save_images
-        from stepwell.models.sizes import build
+        from stepwell.models.build import build
 
         save_images(load("fashion16").train.fetch(torch.arange(3000)), folder / "images")
         diffusion = GaussianDiffusion(

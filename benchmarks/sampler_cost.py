@@ -15,7 +15,7 @@ import torch
 import stepwell
 from stepwell.catalogue.find import all_entries
 from stepwell.core.sampler import TimestepSampler
-from stepwell.models.sizes import build
+from stepwell.models.build import build
 
 BATCH, SIZE, GOAL = 64, 16, 0.005
 BLOCKS, CALLS = 30, 20

@@ -21,7 +21,7 @@ from scipy import stats
 
 from stepwell.data.load import load as load_data
 from stepwell.data.source import to_unit
-from stepwell.models.sizes import build
+from stepwell.models.build import build
 from stepwell.recipes.build import experiment, plan_of, training_of
 from stepwell.recipes.load import load
 from stepwell.runs.clock import Clock

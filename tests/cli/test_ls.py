@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from stepwell.catalogue.entries import ENTRIES
 from stepwell.cli.main import main
+from stepwell.models.entries import MODELS
 from stepwell.recipes.files import method_files, study_files, workload_files
 
 
@@ -18,6 +21,9 @@ def test_everything_is_listed_with_its_paper(capsys: pytest.CaptureFixture[str])
     for entry in ENTRIES:
         assert f"  {entry.name} " in text
         assert entry.source in text
+    for model in MODELS.values():
+        assert f"  {model.name} " in text
+        assert f"{model.summary} ({model.source})" in text
     for name in {**workload_files(), **method_files(), **study_files()}:
         assert f"  {name} " in text
 
@@ -38,4 +44,17 @@ def test_the_documentation_has_the_same_table(capsys: pytest.CaptureFixture[str]
 def test_json_is_complete(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ls", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
-    assert len(listed) == len(ENTRIES) + len(workload_files()) + len(method_files()) + len(study_files())
+    files = [*workload_files(), *method_files(), *study_files()]
+    assert len(listed) == len(ENTRIES) + len(MODELS) + len(files)
+
+
+def test_models_are_listed_without_torch(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ls", "models", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert [model["name"] for model in listed] == list(MODELS)
+    assert {model["kind"] for model in listed} == {"model"}
+    code = (
+        "import sys; from stepwell.cli.main import main; main(['ls', 'models']); "
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0

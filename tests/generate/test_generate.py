@@ -15,7 +15,7 @@ from stepwell.generate.export import export
 from stepwell.generate.grid import save_images, sheet
 from stepwell.generate.images import Request, generate
 from stepwell.generate.scheduler import scheduler_of
-from stepwell.models.sizes import build
+from stepwell.models.build import build
 from stepwell.processes.discrete import DiscreteProcess
 
 

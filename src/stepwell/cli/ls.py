@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from stepwell.catalogue.entries import SHAPING
 from stepwell.catalogue.entry import KINDS, Entry, Kind
 from stepwell.catalogue.find import all_entries
+from stepwell.models.entries import MODELS, ModelEntry
 from stepwell.recipes.files import first_words, method_files, study_files, workload_files
 
 _PLURALS: dict[Kind, str] = {"process": "processes", "sampler": "samplers", "weighting": "weightings"}
@@ -20,7 +22,7 @@ _ONE = {"workloads": "workload", "methods": "method", "studies": "study"}
 def register(verbs: Any) -> None:
     """Add the verb to the command line."""
     verb = verbs.add_parser("ls", help="list everything that can be named", description=__doc__)
-    choices = [*_PLURALS.values(), *_RECIPES]
+    choices = [*_PLURALS.values(), "models", *_RECIPES]
     verb.add_argument("kind", nargs="?", choices=choices, help="only these")
     verb.add_argument("-p", "--parameters", action="store_true", help="with parameters and defaults")
     verb.add_argument("--json", action="store_true", help="for programs")
@@ -32,6 +34,7 @@ def run(options: argparse.Namespace) -> None:
     """Print the catalogue and the recipes."""
     recipes = {kind: files() for kind, files in _RECIPES.items() if options.kind in (None, kind)}
     entries = [e for e in all_entries().values() if options.kind in (None, _PLURALS[e.kind])]
+    models = list(MODELS.values()) if options.kind in (None, "models") else []
     if options.markdown:
         print(_markdown(entries))
         return
@@ -41,11 +44,11 @@ def run(options: argparse.Namespace) -> None:
             for kind, found in recipes.items()
             for name, path in found.items()
         ]
-        print(json.dumps([_plain(entry) for entry in entries] + files, indent=2))
+        networks = [{"kind": "model", **asdict(model)} for model in models]
+        print(json.dumps([_plain(entry) for entry in entries] + networks + files, indent=2))
         return
-    width = max(
-        [len(entry.name) for entry in entries] + [len(name) for found in recipes.values() for name in found]
-    )
+    names = [entry.name for entry in entries] + [model.name for model in models]
+    width = max(len(name) for name in [*names, *(name for found in recipes.values() for name in found)])
     for kind in KINDS:
         lines = [entry for entry in entries if entry.kind == kind]
         if lines:
@@ -61,6 +64,7 @@ def run(options: argparse.Namespace) -> None:
             print(f"  Every sampler also takes: {keywords}.")
         if lines:
             print()
+    _print_models(models, width)
     _print_recipes(recipes, width)
 
 
@@ -79,6 +83,15 @@ def _markdown(entries: list[Entry]) -> str:
         lines.append("")
     lines += ["Every sampler also takes:", "", *(f"- `{p.name}`: {p.meaning}" for p in SHAPING)]
     return "\n".join(lines)
+
+
+def _print_models(models: list[ModelEntry], width: int) -> None:
+    if not models:
+        return
+    print("MODELS")
+    for model in models:
+        print(f"  {model.name:{width}}  {model.summary} ({model.source})")
+    print()
 
 
 def _print_recipes(recipes: dict[str, dict[str, Path]], width: int) -> None:

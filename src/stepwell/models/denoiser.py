@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,13 @@ class Condition:
 
 
 UNCONDITIONAL = Condition()
+
+
+class Answer(NamedTuple):
+    """What a network returns, under diffusers' name."""
+
+    sample: Tensor
+    """[B, C, H, W]"""
 
 
 class Denoiser(nn.Module):

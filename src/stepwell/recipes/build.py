@@ -23,8 +23,8 @@ from stepwell.data.load import load as load_data
 from stepwell.data.source import DataSet, to_pixels
 from stepwell.evaluate.bands import HeldOutLoss
 from stepwell.generate.images import Decode, Request
+from stepwell.models.build import build as build_model
 from stepwell.models.denoiser import Condition, Denoiser
-from stepwell.models.sizes import build as build_model
 from stepwell.objective import Objective
 from stepwell.pacer import Pacer
 from stepwell.recipes.load import check

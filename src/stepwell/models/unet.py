@@ -1,0 +1,94 @@
+"""The named U-Nets, all of them diffusers' own UNet2DModel, so that a pipeline can load them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from diffusers import UNet2DModel
+
+from stepwell.core.errors import InvalidParameter
+from stepwell.models.task import Task
+
+
+@dataclass(frozen=True)
+class Size:
+    """A shape of UNet2DModel."""
+
+    channels: tuple[int, ...]
+    layers: int
+    attention: tuple[int, ...] = ()
+    """Which levels, from the finest, have attention."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    residual_resampling: bool = False
+    """Residual blocks change the resolution (ADM), not single convolutions (DDPM)."""
+
+
+_DDPM = {
+    "norm_num_groups": 32,
+    "norm_eps": 1e-6,
+    "downsample_padding": 0,
+    "flip_sin_to_cos": False,
+    "freq_shift": 1,
+    "attention_head_dim": None,
+    "add_attention": True,
+}
+
+_ADM = {
+    "norm_num_groups": 32,
+    "attention_head_dim": 64,
+    "resnet_time_scale_shift": "scale_shift",
+    # Without it diffusers leaves out the normalisation before the attention in the middle.
+    "attn_norm_num_groups": 32,
+    "add_attention": True,
+}
+
+SIZES = {
+    "micro": Size((8, 16), 1, (), {"norm_num_groups": 4}),
+    "tiny": Size((16, 32, 32), 1, (), {"norm_num_groups": 8}),
+    "small": Size((32, 64, 64), 2, (2,), {"norm_num_groups": 8}),
+    "ddpm-cifar10": Size((128, 256, 256, 256), 2, (1,), _DDPM),
+    "ldm-celebahq": Size((224, 448, 672, 896), 2, (1, 2, 3), {"attention_head_dim": 32}),
+    "adm-small": Size((64, 128, 128), 2, (1, 2), _ADM, residual_resampling=True),
+    "adm-imagenet64": Size((192, 384, 576, 768), 3, (1, 2, 3), _ADM, residual_resampling=True),
+    "adm-imagenet256": Size((256, 256, 512, 512, 1024, 1024), 2, (3, 4, 5), _ADM, residual_resampling=True),
+}
+"""Widths, blocks and levels with attention, from the papers that `entries` names.
+
+UNet2DModel expresses ADM exactly: its parameters are ADM's, plus the one label of no class (768 and 1,024
+numbers). It starts otherwise: ADM sets the last layer of every block and of the network to zero.
+"""
+
+
+def network(name: str, task: Task) -> UNet2DModel:
+    """The U-Net of this name."""
+    return of_size(name, SIZES[name], task)
+
+
+def of_size(name: str, size: Size, task: Task) -> UNet2DModel:
+    """A U-Net of any size; its name is for errors."""
+    halvings = 2 ** (len(size.channels) - 1)
+    if task.image_size % halvings:
+        raise InvalidParameter(
+            f"model {name} halves images {len(size.channels) - 1} times: their size must be a multiple of "
+            f"{halvings}, not {task.image_size}. Resize the data (size=...) or take a model with fewer "
+            "levels."
+        )
+    levels = range(len(size.channels))
+    down, up = ("DownBlock2D", "UpBlock2D")
+    settings: dict[str, Any] = {"add_attention": bool(size.attention), **size.settings}
+    if size.residual_resampling:
+        down, up = ("ResnetDownsampleBlock2D", "ResnetUpsampleBlock2D")
+        settings |= {"downsample_type": "resnet", "upsample_type": "resnet"}
+    return UNet2DModel(
+        sample_size=task.image_size,
+        in_channels=task.channels_in,
+        out_channels=task.channels_out,
+        layers_per_block=size.layers,
+        block_out_channels=size.channels,
+        down_block_types=tuple("AttnDownBlock2D" if k in size.attention else down for k in levels),
+        up_block_types=tuple("AttnUpBlock2D" if k in size.attention else up for k in reversed(levels)),
+        dropout=task.dropout,
+        num_class_embeds=task.classes + 1 if task.classes else None,
+        **settings,
+    )
