@@ -52,8 +52,8 @@ STAGES: dict[str, tuple[int, tuple[str, ...]]] = {
     "tune": (TUNING_STEPS, ()),
     "final": (STEPS, ()),
     "mnist": (STEPS // 2, ("data=runs/mnist16.npz", "flips=false")),
-    "batch-16": (STEPS, ("batch=16",)),
-    "batch-256": (STEPS // 4, ("batch=256",)),
+    "batch-16": (STEPS, ("batch=16", "evaluate_images=64")),
+    "batch-256": (STEPS // 4, ("batch=256", "evaluate_images=64")),
 }
 ELSEWHERE = ("uniform", "neyman")
 """What is also run in the other stages, at the learning rates chosen on fashion16."""
@@ -100,7 +100,7 @@ def run(trial: Trial) -> str:
     with tempfile.TemporaryDirectory() as folder:
         words = [f"method={trial.method}", f"lr={trial.rate}", f"seed={trial.seed}", f"steps={steps}", *more]
         words += [f"evaluate_every={steps // 20}"]
-        run_recipe(load("fashion16", [*words, *COMMON, f"out={folder}/run"]), say=lambda text: None)
+        run_recipe(load("fashion16", [*COMMON, *words, f"out={folder}/run"]), say=lambda text: None)
         lines = [json.loads(line) for line in (Path(folder) / "run/metrics.jsonl").read_text().splitlines()]
         kept = ("step", "images", "seconds", "density", SIMPLE, MIN_SNR, BOUND)
         evaluations = [{key: line[key] for key in kept} for line in lines if line["kind"] == "evaluation"]
