@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from stepwell.cli.show import check_picture
 from stepwell.compare.summary import Summary
 from stepwell.core.errors import StepwellError
 
@@ -17,6 +18,9 @@ def register(verbs: Any) -> None:
         "directories", nargs="+", type=Path, metavar="DIR", help="a run, or a directory of runs"
     )
     verb.add_argument("--out", type=Path, default=Path("report.html"), help="the file (report.html)")
+    verb.add_argument(
+        "--grids", type=Path, metavar="FILE.png", help="also what every method made of the same noise"
+    )
     verb.set_defaults(run=run)
 
 
@@ -24,11 +28,18 @@ def run(options: argparse.Namespace) -> None:
     """Summarise, render, write."""
     from stepwell.compare.summarise import summarise
 
+    if options.grids is not None:
+        check_picture(options.grids)
     summary = summarise(options.directories)
     size = write_report(summary, options.out)
     runs = sum(len(workload.runs) for workload in summary.workloads)
     print(summary.verdict[0] if summary.verdict else summary.title)
     print(f"{options.out}: {runs} {'run' if runs == 1 else 'runs'}, {size / 1000:.0f} kB")
+    if options.grids is not None:
+        from stepwell.compare.grids import save_grids
+
+        save_grids(summary, options.grids)
+        print(f"{options.grids}: images side by side")
     for left in summary.left_out:
         print(f"left out: {left.path}: {left.reason}")
 
