@@ -8,10 +8,23 @@ import sys
 from collections.abc import Sequence
 
 import stepwell
-from stepwell.cli import analyze, compare, cp, evaluate, export, generate, ls, report, show, train, watch
+from stepwell.cli import (
+    analyze,
+    compare,
+    cp,
+    data,
+    evaluate,
+    export,
+    generate,
+    ls,
+    report,
+    show,
+    train,
+    watch,
+)
 from stepwell.core.errors import StepwellError
 
-VERBS = (ls, show, cp, train, generate, evaluate, analyze, compare, report, watch, export)
+VERBS = (ls, show, cp, data, train, generate, evaluate, analyze, compare, report, watch, export)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -26,7 +26,7 @@ def load(
     workers: int = 2,
     memory_bytes: int = 2 << 30,
 ) -> DataSet:
-    """`fashion16`, a folder of images, an .npz, a folder of CIFAR-10's batch files or `hub:NAME`.
+    """`fashion16`, a folder of images or latents, an .npz, a folder of CIFAR-10's batch files or `hub:NAME`.
 
     size: height and width; resized by the shorter side and cropped. Default: as stored, if square.
     channels: 1 or 3. Default: as stored; a folder is grey if all its images are.
@@ -65,8 +65,10 @@ def _from_path(spec: str, options: Options) -> DataSet:
     if not spec or not path.exists():
         raise _nothing_there(spec, path)
     if path.is_dir():
-        from stepwell.data import cifar10, folder
+        from stepwell.data import cifar10, folder, latent_manifest, latents
 
+        if latent_manifest.is_cache(path):
+            return latents.read(path, options)
         batches = cifar10.home(path)
         return folder.read(path, options) if batches is None else cifar10.read(batches, options)
     if path.suffix.lower() != ".npz":

@@ -119,8 +119,8 @@ def _tiny(name: str, stem: Path) -> Autoencoder:
     except (KeyError, RuntimeError, IndexError) as error:
         first = str(error).splitlines()[0]
         raise BadAutoencoder(
-            f"{name} is not of the TAESD family at 8 pixels a latent ({first}): give such a pair, or a folder "
-            "of diffusers."
+            f"{name} is not of the TAESD family at 8 pixels a latent ({first}): give such a pair, or a "
+            "folder of diffusers."
         ) from error
     return Autoencoder(
         name=name,

@@ -27,6 +27,7 @@ from stepwell.models.build import build as build_model
 from stepwell.models.denoiser import Condition, Denoiser
 from stepwell.objective import Objective
 from stepwell.pacer import Pacer
+from stepwell.recipes.latents import decoder_of
 from stepwell.recipes.load import check
 from stepwell.recipes.method import resolve
 from stepwell.recipes.schema import Recipe
@@ -81,7 +82,8 @@ def experiment(recipe: Recipe) -> Experiment:
         strict=recipe.strict,
         workers=recipe.workers,
     )
-    return Experiment(recipe, data, objective_of(recipe), network_of(recipe, data))
+    decode = decoder_of(data, recipe.autoencoder)
+    return Experiment(recipe, data, objective_of(recipe), network_of(recipe, data), decode)
 
 
 def objective_of(recipe: Recipe) -> Objective:
