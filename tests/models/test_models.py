@@ -1,4 +1,4 @@
-"""The networks are the published ones, behind one call."""
+"""Networks behind one call: conditions, hidden labels, sizes that do not fit."""
 
 from __future__ import annotations
 
@@ -8,12 +8,6 @@ import torch
 from stepwell.core.errors import InvalidParameter
 from stepwell.models.build import build
 from stepwell.models.denoiser import Condition
-
-
-def test_ddpms_network_has_its_published_size() -> None:
-    with torch.device("meta"):
-        network = build("ddpm-cifar10", channels=3, image_size=32, dropout=0.1)
-    assert sum(p.numel() for p in network.parameters()) == 35_746_307
 
 
 @pytest.mark.parametrize("name", ["micro", "tiny", "small", "adm-small", "uvit-tiny"])
@@ -45,3 +39,14 @@ def test_sizes_that_do_not_fit_say_what_would() -> None:
         build("micro", channels=1, image_size=8, classes=2)(
             torch.zeros(2, 1, 8, 8), torch.zeros(2), Condition(torch.zeros(3, dtype=torch.long))
         )
+
+
+@pytest.mark.parametrize("name", ["micro", "uvit-tiny"])
+def test_the_label_of_no_class_is_a_label_of_its_own(name: str) -> None:
+    torch.manual_seed(0)
+    network = build(name, channels=1, image_size=8, classes=2).eval()
+    x, time = torch.randn(1, 1, 8, 8).expand(3, -1, -1, -1), torch.full((3,), 10)
+    told = network(x, time, Condition(torch.tensor([0, 1, 2])))
+    torch.testing.assert_close(network(x[:1], time[:1]), told[2:])
+    assert (told[2] - told[0]).abs().max() > 1e-6
+    assert (told[2] - told[1]).abs().max() > 1e-6

@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from diffusers import UNet2DModel
+from diffusers.models.attention_processor import Attention
+from diffusers.models.resnet import ResnetBlock2D
+from torch import nn
 
 from stepwell.core.errors import InvalidParameter
 from stepwell.models.task import Task
@@ -22,6 +25,8 @@ class Size:
     settings: dict[str, Any] = field(default_factory=dict)
     residual_resampling: bool = False
     """Residual blocks change the resolution (ADM), not single convolutions (DDPM)."""
+    starts_at_zero: bool = False
+    """Every block starts as the identity, and the output at 0 (DDPM, LDM, ADM); diffusers leaves this out."""
 
 
 _DDPM = {
@@ -47,16 +52,16 @@ SIZES = {
     "micro": Size((8, 16), 1, (), {"norm_num_groups": 4}),
     "tiny": Size((16, 32, 32), 1, (), {"norm_num_groups": 8}),
     "small": Size((32, 64, 64), 2, (2,), {"norm_num_groups": 8}),
-    "ddpm-cifar10": Size((128, 256, 256, 256), 2, (1,), _DDPM),
-    "ldm-celebahq": Size((224, 448, 672, 896), 2, (1, 2, 3), {"attention_head_dim": 32}),
-    "adm-small": Size((64, 128, 128), 2, (1, 2), _ADM, residual_resampling=True),
-    "adm-imagenet64": Size((192, 384, 576, 768), 3, (1, 2, 3), _ADM, residual_resampling=True),
-    "adm-imagenet256": Size((256, 256, 512, 512, 1024, 1024), 2, (3, 4, 5), _ADM, residual_resampling=True),
+    "ddpm-cifar10": Size((128, 256, 256, 256), 2, (1,), _DDPM, starts_at_zero=True),
+    "ldm-celebahq": Size((224, 448, 672, 896), 2, (1, 2, 3), {"attention_head_dim": 32}, starts_at_zero=True),
+    "adm-small": Size((64, 128, 128), 2, (1, 2), _ADM, True, True),
+    "adm-imagenet64": Size((192, 384, 576, 768), 3, (1, 2, 3), _ADM, True, True),
+    "adm-imagenet256": Size((256, 256, 512, 512, 1024, 1024), 2, (3, 4, 5), _ADM, True, True),
 }
 """Widths, blocks and levels with attention, from the papers that `entries` names.
 
-UNet2DModel expresses ADM exactly: its parameters are ADM's, plus the one label of no class (768 and 1,024
-numbers). It starts otherwise: ADM sets the last layer of every block and of the network to zero.
+UNet2DModel expresses ADM exactly: its parameters are ADM's, plus the one label of no class (768 numbers in
+adm-imagenet64, 1,024 in adm-imagenet256).
 """
 
 
@@ -80,7 +85,7 @@ def of_size(name: str, size: Size, task: Task) -> UNet2DModel:
     if size.residual_resampling:
         down, up = ("ResnetDownsampleBlock2D", "ResnetUpsampleBlock2D")
         settings |= {"downsample_type": "resnet", "upsample_type": "resnet"}
-    return UNet2DModel(
+    made = UNet2DModel(
         sample_size=task.image_size,
         in_channels=task.channels_in,
         out_channels=task.channels_out,
@@ -92,3 +97,21 @@ def of_size(name: str, size: Size, task: Task) -> UNet2DModel:
         num_class_embeds=task.classes + 1 if task.classes else None,
         **settings,
     )
+    if size.starts_at_zero:
+        _start_at_zero(made)
+    return made
+
+
+def _start_at_zero(unet: UNet2DModel) -> None:
+    """Zero the last layer of every block and of the network."""
+    for module in unet.modules():
+        if isinstance(module, ResnetBlock2D):
+            _zero(module.conv2)
+        elif isinstance(module, Attention):
+            _zero(module.to_out[0])
+    _zero(unet.conv_out)
+
+
+def _zero(layer: Any) -> None:
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
