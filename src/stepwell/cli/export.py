@@ -25,8 +25,8 @@ def run(options: argparse.Namespace) -> None:
     from stepwell.recipes.build import trained
 
     out = options.out or options.directory / "pipeline"
-    if out.exists() and any(out.iterdir()):
+    if out.is_file() or (out.is_dir() and any(out.iterdir())):
         raise StepwellError(f"{out} is not empty: choose another --out.")
     made = trained(options.directory)
-    export(made.denoiser, made.process, out)
+    export(made.denoiser, made.process, out, latents=made.data.latents is not None)
     print(f"Wrote {out}. In Python: diffusers.DDPMPipeline.from_pretrained({str(out)!r})")

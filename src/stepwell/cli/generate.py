@@ -1,13 +1,24 @@
-"""`stepwell generate`: images from a trained run."""
+"""`stepwell generate`: images from a trained run.
+
+The same command again continues where it stopped. `torchrun --nproc_per_node N -m stepwell generate ...`
+shares the work among N processes; the images are the same.
+"""
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stepwell.cli.extra import require_extra
 from stepwell.core.errors import StepwellError
+from stepwell.generate.solvers import CATALOGUE
+
+if TYPE_CHECKING:
+    from stepwell.generate.images import Request
+    from stepwell.generate.to_disk import Task
+    from stepwell.recipes.build import Experiment
 
 
 def register(verbs: Any) -> None:
@@ -16,56 +27,110 @@ def register(verbs: Any) -> None:
     verb.add_argument("directory", type=Path, metavar="RUN", help="a run directory")
     verb.add_argument("--out", type=Path, required=True, help="sheet.png, images.npz, or a folder")
     verb.add_argument("-n", "--count", type=int, default=64)
-    verb.add_argument("--solver", default="ddim", help="ddim or ddpm")
-    verb.add_argument("--steps", type=int, default=None, help="denoising steps (ddim 50, ddpm all)")
+    verb.add_argument("--solver", default=None, help=f"{_solvers()}; by default the recipe's")
+    verb.add_argument("--steps", type=int, default=None, help="denoising steps; by default the recipe's")
     verb.add_argument("--seed", type=int, default=0)
     verb.add_argument("--batch", type=int, default=64)
-    verb.add_argument("--labels", default="", help="classes to cycle through, such as 0,1,2")
-    verb.add_argument("--guidance", type=float, default=1.0, help="above 1: classifier-free guidance")
+    verb.add_argument("--labels", default=None, help="classes to cycle through, such as 0,1,2")
+    verb.add_argument("--guidance", type=float, default=None, help="above 1: classifier-free guidance")
     verb.add_argument("--eta", type=float, default=0.0, help="noise of ddim, 0 to 1")
     verb.add_argument("--raw", action="store_true", help="the last weights, not their average")
+    verb.add_argument(
+        "--dry-run", action="store_true", help="say what it would make and how long it would take"
+    )
     verb.set_defaults(run=run)
 
 
-def run(options: argparse.Namespace) -> None:
-    """Load the run, generate with a progress bar, save."""
-    require_extra()
-    import torch
+def _solvers() -> str:
+    return ", ".join(
+        f"{name} ({f'{solver.steps} steps' if solver.steps else 'all timesteps'})"
+        for name, solver in CATALOGUE.items()
+    )
 
-    from stepwell.generate.grid import save_images
-    from stepwell.generate.images import Request, generate
+
+def run(options: argparse.Namespace) -> None:
+    """Load the run and write its images, or say what that would take."""
+    require_extra()
+    from stepwell.generate.ranks import own_device, ranks
+    from stepwell.generate.to_disk import Task, writer_of
     from stepwell.recipes.build import trained
 
-    made = trained(options.directory, averaged=not options.raw)
-    total = made.process.timesteps or 1000
-    request = Request(
-        count=options.count,
-        shape=made.data.train.shape,
-        solver=options.solver,
-        steps=options.steps or (min(50, total) if options.solver == "ddim" else total),
-        batch=options.batch,
-        seed=options.seed,
-        labels=_labels(options.labels, made.denoiser.classes),
-        guidance=options.guidance,
-        eta=options.eta,
-    )
-    from rich.progress import track
+    with ranks() as group:
+        made = trained(options.directory, averaged=not options.raw)
+        task = Task(made.denoiser.to(own_device()), made.process, requested(made, options), made.decode)
+        if not options.dry_run:
+            _write(task, options.out, group)
+        elif group.rank == 0:
+            writer_of(task, options.out, group)
+            print(forecast(task, options.out, group.world))
 
-    batches = track(
-        generate(made.denoiser, made.process, request), "generating", -(-options.count // options.batch)
-    )
-    images = torch.cat(list(batches))
+
+def _write(task: Task, out: Path, group: Any) -> None:
+    from stepwell.cli.images_progress import ImagesProgress
+    from stepwell.generate.ranks import share
+    from stepwell.generate.to_disk import write_images
+
+    own = sum(map(len, share(task.request.batches(), group)))
     try:
-        save_images(images, options.out)
+        with ImagesProgress(own, says=group.rank == 0) as progress:
+            made = write_images(task, out, group, progress)
+            rate = progress.rate
     except OSError as error:
-        raise StepwellError(f"cannot write {options.out}: {error.strerror}.") from error
-    print(f"Wrote {len(images)} images to {options.out}")
+        raise StepwellError(
+            f"cannot write {out}: {error.strerror or error}. The same command continues what is there."
+        ) from error
+    if group.rank == 0:
+        ours = f", {rate:.1f} images/s" if made else ""
+        before = own - made
+        kept = f" ({before} of them were there already)" if before else ""
+        shared = f", by {group.world} processes" if group.world > 1 else ""
+        print(f"Wrote {task.request.count} images to {out}{kept}{ours}{shared}")
 
 
-def _labels(text: str, classes: int) -> tuple[int, ...]:
-    if not text:
-        return tuple(range(classes))
+def requested(made: Experiment, options: argparse.Namespace) -> Request:
+    """What the recipe generates, changed by the options."""
+    from stepwell.core import require
+
+    request = made.request(options.count, batch=options.batch, seed=options.seed)
+    if options.solver is not None and options.solver != request.solver:
+        solver = CATALOGUE[require.one_of("solver", options.solver, tuple(CATALOGUE))]
+        steps = solver.steps_of(made.process.timesteps or 1000)
+        request = replace(request, solver=options.solver, steps=steps)
+    changes = {
+        "steps": options.steps,
+        "guidance": options.guidance,
+        "labels": None if options.labels is None else _labels(options.labels),
+    }
+    given = {name: value for name, value in changes.items() if value is not None}
+    return replace(request, eta=options.eta, **given)
+
+
+def _labels(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
         raise StepwellError(f"--labels must be numbers such as 0,1,2, not {text!r}.") from None
+
+
+def forecast(task: Task, out: Path, world: int) -> str:
+    """What it would make, and how long that takes."""
+    from stepwell.generate.cost import cost_of
+
+    request, cost = task.request, cost_of(task, world)
+    solver, guided = CATALOGUE[request.solver], request.guidance != 1
+    size = "x".join(map(str, task.image_shape()))
+    lines = [
+        f"{request.count:,} images of {size} to {out}, seed {request.seed}",
+        f"{request.solver} ({solver.summary}; {solver.source}), {request.steps} steps",
+        f"{cost.evaluations:,} network evaluations an image, {cost.evaluations * request.count:,} in all"
+        + (f" (guidance {request.guidance:g} doubles them)" if guided else ""),
+        f"about {_duration(cost.seconds)} here, at {cost.batch_seconds:.3g} s for a batch of "
+        f"{len(request.batches()[0])}" + (f" and {world} processes" if world > 1 else ""),
+    ]
+    return "\n".join(lines)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"

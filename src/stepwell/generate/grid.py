@@ -1,9 +1,8 @@
-"""Images on disk: a sheet, single files, or an array."""
+"""Images as pictures: one, or a sheet of many."""
 
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import torch
 from PIL import Image
@@ -29,17 +28,3 @@ def as_picture(image: Tensor) -> Image.Image:
     """One uint8 image [C, H, W] with one or three channels."""
     array = image.permute(1, 2, 0).cpu().numpy()
     return Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array[:, :, :3])
-
-
-def save_images(images: Tensor, path: Path) -> None:
-    """An .npz (key `images`, [N, H, W, C]), a .png sheet, or a folder of single files."""
-    if path.suffix == ".npz":
-        import numpy
-
-        numpy.savez_compressed(path, images=images.permute(0, 2, 3, 1).cpu().numpy())
-    elif path.suffix == ".png":
-        sheet(images, scale=max(1, 64 // images.shape[-1])).save(path)
-    else:
-        path.mkdir(parents=True, exist_ok=True)
-        for index, image in enumerate(images):
-            as_picture(image).save(path / f"{index:06d}.png")

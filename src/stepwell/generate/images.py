@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from stepwell.core import require
 from stepwell.core.errors import InvalidParameter
 from stepwell.core.process import NoiseProcess
 from stepwell.core.random import stream_key
 from stepwell.data.source import to_pixels
-from stepwell.generate.scheduler import scheduler_of
-from stepwell.models.denoiser import Condition
+from stepwell.generate.guidance import check_classes, guided
+from stepwell.generate.route import Route, route_of
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,17 @@ class Request:
             require.count(name, getattr(self, name))
         require.not_negative("guidance", self.guidance)
         require.between("eta", self.eta, 0, 1)
+        if self.eta and self.solver != "ddim":
+            raise InvalidParameter(f"eta is DDIM's noise, and {self.solver} has none: leave it at 0.")
+
+    def batches(self) -> list[range]:
+        """The numbers of the images, batch by batch."""
+        starts = range(0, self.count, self.batch)
+        return [range(start, min(start + self.batch, self.count)) for start in starts]
+
+    def labels_of(self, indices: Sequence[int]) -> list[int] | None:
+        """The classes of some images."""
+        return [self.labels[index % len(self.labels)] for index in indices] if self.labels else None
 
 
 Decode = Callable[[Tensor], Tensor]
@@ -50,56 +61,53 @@ Decode = Callable[[Tensor], Tensor]
 
 @torch.no_grad()
 def generate(
-    denoiser: nn.Module, process: NoiseProcess, request: Request, decode: Decode = to_pixels
+    denoiser: nn.Module,
+    process: NoiseProcess,
+    request: Request,
+    decode: Decode = to_pixels,
+    batches: Sequence[range] | None = None,
 ) -> Iterator[Tensor]:
-    """Batches of uint8 images [B, C, H, W]; image i depends on the seed and i alone."""
-    _check_labels(denoiser, request)
-    if process.timesteps is not None and request.steps > process.timesteps:
-        raise InvalidParameter(
-            f"{request.steps} denoising steps are more than the process's {process.timesteps} timesteps."
+    """Uint8 images [B, C, H, W] of all batches or of some; image i depends on the seed and i alone."""
+    check(denoiser, process, request)
+    like = next(denoiser.parameters())
+    for indices in request.batches() if batches is None else batches:
+        generators = [Generator().manual_seed(stream_key(request.seed, "image", index)) for index in indices]
+        noise = torch.stack([torch.randn(request.shape, generator=g) for g in generators]).to(like)
+        labels = request.labels_of(indices)
+        told = None if labels is None else torch.tensor(labels, device=like.device)
+        yield decode(
+            _denoised(denoiser, _route(denoiser, process, request), noise, told, request, generators)
         )
-    device = next(denoiser.parameters()).device
-    for start in range(0, request.count, request.batch):
-        indices = range(start, min(start + request.batch, request.count))
-        generators = [
-            torch.Generator().manual_seed(stream_key(request.seed, "image", index)) for index in indices
-        ]
-        x = torch.stack([torch.randn(request.shape, generator=g) for g in generators]).to(device)
-        labels = (
-            [request.labels[index % len(request.labels)] for index in indices] if request.labels else None
-        )
-        condition = Condition(None if labels is None else torch.tensor(labels, device=device))
-        yield decode(_denoised(denoiser, process, request, x, condition, generators))
+
+
+def check(denoiser: nn.Module, process: NoiseProcess, request: Request) -> None:
+    """An error if the request cannot be met, before anything is written."""
+    check_classes(denoiser, request.labels, request.guidance)
+    _route(denoiser, process, request)
+
+
+def _route(denoiser: nn.Module, process: NoiseProcess, request: Request) -> Route:
+    return route_of(
+        process,
+        request.solver,
+        request.steps,
+        learned_variance=bool(getattr(denoiser, "learned_variance", False)),
+        clip=request.clip,
+        eta=request.eta,
+    )
 
 
 def _denoised(
     denoiser: nn.Module,
-    process: NoiseProcess,
+    route: Route,
+    noise: Tensor,
+    labels: Tensor | None,
     request: Request,
-    x: Tensor,
-    condition: Condition,
-    generators: list[torch.Generator],
+    generators: list[Generator],
 ) -> Tensor:
-    learned = bool(getattr(denoiser, "learned_variance", False))
-    scheduler = scheduler_of(process, request.solver, learned, clip=request.clip)
-    scheduler.set_timesteps(request.steps)
-    extra = {"eta": request.eta} if request.solver == "ddim" else {}
-    for time in scheduler.timesteps:
-        times = torch.full((len(x),), int(time), device=x.device)
-        output = denoiser(x, times, condition)
-        if request.guidance != 1 and condition.labels is not None:
-            plain = denoiser(x, times, Condition())
-            output = plain + request.guidance * (output - plain)
-        if learned and request.solver == "ddim":
-            output = output[:, : x.shape[1]]
-        x = scheduler.step(output, time, x, generator=generators, **extra).prev_sample
+    x = route.start(noise)
+    for step in range(len(route.times)):
+        shown, time = route.seen(x, step)
+        output = guided(denoiser, shown, time, labels, request.guidance)
+        x = route.step(output, x, step, generators)
     return x
-
-
-def _check_labels(denoiser: nn.Module, request: Request) -> None:
-    classes = int(getattr(denoiser, "classes", 0))
-    wrong = [label for label in request.labels if not 0 <= label < max(classes, 1)]
-    if request.labels and classes == 0:
-        raise InvalidParameter("the network was trained without labels: leave labels out.")
-    if wrong:
-        raise InvalidParameter(f"labels run from 0 to {classes - 1}, not {wrong[0]}.")

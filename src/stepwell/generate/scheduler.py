@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import math
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from diffusers import DDIMScheduler, DDPMScheduler
+from diffusers import (
+    DDIMScheduler,
+    DDPMScheduler,
+    DPMSolverMultistepScheduler,
+    HeunDiscreteScheduler,
+    UniPCMultistepScheduler,
+)
+from torch import Tensor
 
 from stepwell.core import require
 from stepwell.core.errors import Unsupported
@@ -13,24 +24,81 @@ from stepwell.generate.solvers import SOLVERS
 from stepwell.processes.discrete import DiscreteProcess
 
 _PREDICTIONS = {"eps": "epsilon", "x0": "sample", "v": "v_prediction"}
+_LARGEST_SIGMA = {"heun": 80.0, "dpm-solver++": math.exp(5.1), "unipc": math.exp(5.1)}
+"""Where the solvers of the ODE start: Karras et al. 2022, Table 1; Lu et al.'s code clips log(a / s) at -5.1.
+
+Cosine ends at sigma 20,000 and a zero-SNR process at infinity; above these values there is only noise, and
+steps spent there are lost."""
 
 
 def scheduler_of(
     process: NoiseProcess, solver: str, learned_variance: bool = False, clip: bool = True
 ) -> Any:
-    """DDPM's ancestral sampling (Ho et al. 2020) or DDIM's (Song et al. 2021)."""
+    """DDPM (Ho et al. 2020), DDIM (Song et al. 2021), Heun (Karras et al. 2022), DPM-Solver++ or UniPC."""
+    table = _checked(process, solver)
+    if solver in _LARGEST_SIGMA:
+        table = _below(table, _LARGEST_SIGMA[solver], solver)
+    shared: dict[str, Any] = {
+        "num_train_timesteps": table.timesteps,
+        "trained_betas": table.betas().tolist(),
+        "prediction_type": _PREDICTIONS[table.prediction],
+    }
+    if solver == "ddpm":
+        variance = "learned_range" if learned_variance else "fixed_large"
+        return DDPMScheduler(**shared, clip_sample=clip, variance_type=variance, timestep_spacing="trailing")
+    if solver == "ddim":
+        return DDIMScheduler(**shared, clip_sample=clip, set_alpha_to_one=True, timestep_spacing="trailing")
+    if solver == "heun":
+        with _quiet():
+            return HeunDiscreteScheduler(**shared, clip_sample=clip, use_karras_sigmas=True)
+    kind = DPMSolverMultistepScheduler if solver == "dpm-solver++" else UniPCMultistepScheduler
+    # Dynamic thresholding with a largest value of 1 is clipping; the quantile that it computes first
+    # changes nothing and refuses batches of more than 16 million values.
+    scheduler = kind(**shared, thresholding=clip, sample_max_value=1.0, final_sigmas_type="zero")
+    scheduler._threshold_sample = _clipped
+    return scheduler
+
+
+def set_steps(scheduler: Any, steps: int) -> None:
+    """Make a scheduler ready for a trajectory of so many steps."""
+    with _quiet():
+        scheduler.set_timesteps(steps)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without NumPy 2's complaint about np.array(tensor), which diffusers calls and torch has to answer."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "__array__ implementation", DeprecationWarning)
+        yield
+
+
+def _clipped(x0: Tensor) -> Tensor:
+    return x0.clamp(-1, 1)
+
+
+def _checked(process: NoiseProcess, solver: str) -> DiscreteProcess:
     require.one_of("solver", solver, SOLVERS)
     if not isinstance(process, DiscreteProcess):
         raise Unsupported(
             f"{solver} generates from discrete processes (linear, cosine, quadratic, scaled-linear), "
             f"and this model was trained on {process}."
         )
-    shared: dict[str, Any] = {
-        "num_train_timesteps": process.timesteps,
-        "trained_betas": process.betas().tolist(),
-        "prediction_type": _PREDICTIONS[process.prediction],
-        "clip_sample": clip,
-    }
-    if solver == "ddim":
-        return DDIMScheduler(**shared, set_alpha_to_one=True, timestep_spacing="trailing")
-    return DDPMScheduler(**shared, variance_type="learned_range" if learned_variance else "fixed_large")
+    if process.prediction == "eps" and float(process.alphas_cumprod()[-1]) == 0:
+        raise Unsupported(
+            "the last timestep has no signal (zero_terminal_snr), and there the noise says nothing about the "
+            "image: such a model must be trained with prediction=v or x0."
+        )
+    return process
+
+
+def _below(process: DiscreteProcess, sigma: float, solver: str) -> DiscreteProcess:
+    """The first timesteps of a process, up to a noise level relative to the signal."""
+    kept = process.alphas_cumprod()
+    count = int((1 - kept <= sigma**2 * kept).sum())
+    if count < 2:
+        raise Unsupported(
+            f"{solver} needs two timesteps with at most {sigma:.0f} times as much noise as signal, and "
+            f"{process} has {count}: use ddim or ddpm."
+        )
+    return DiscreteProcess(kept[:count], process.prediction)

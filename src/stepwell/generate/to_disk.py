@@ -1,0 +1,88 @@
+"""Any number of images to disk: shared by processes, resumed where it stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from stepwell.core.errors import InvalidParameter
+from stepwell.core.group import WorkerGroup
+from stepwell.core.process import NoiseProcess
+from stepwell.data.source import to_pixels
+from stepwell.generate.identity import identity_of
+from stepwell.generate.images import Decode, Request, check, generate
+from stepwell.generate.npz_writer import NpzWriter
+from stepwell.generate.ranks import meet, share
+from stepwell.generate.writers import FolderWriter, SheetWriter, Writer
+
+
+@dataclass(frozen=True)
+class Task:
+    """A network and what it shall make."""
+
+    denoiser: nn.Module
+    process: NoiseProcess
+    request: Request
+    decode: Decode = to_pixels
+
+    @torch.no_grad()
+    def image_shape(self) -> tuple[int, int, int]:
+        """Channels, height, width of the finished images, which a decoder may enlarge."""
+        like = next(self.denoiser.parameters())
+        channels, height, width = self.decode(like.new_zeros((1, *self.request.shape))).shape[1:]
+        return channels, height, width
+
+
+def write_images(
+    task: Task,
+    out: Path,
+    group: WorkerGroup,
+    progress: Callable[[int, bool], None] = lambda count, made: None,
+) -> int:
+    """How many images this process made; `progress` hears of each batch, and whether it was made just now.
+
+    Processes share whole batches, since a network rounds differently in another batch: so the files are
+    the same bytes for any number of processes.
+    """
+    writer = writer_of(task, out, group)
+    if group.rank == 0:
+        by_count = isinstance(writer, NpzWriter)
+        writer.prepare(identity_of(task.denoiser, task.process, task.request, count=by_count))
+    meet(group)
+    todo = []
+    for batch in share(task.request.batches(), group):
+        if writer.has(batch):
+            progress(len(batch), False)
+        else:
+            todo.append(batch)
+    batches = generate(task.denoiser, task.process, task.request, task.decode, todo)
+    for indices, images in zip(todo, batches, strict=True):
+        writer.write(indices, images)
+        progress(len(indices), True)
+    meet(group)
+    if group.rank == 0:
+        writer.finish()
+    return sum(map(len, todo))
+
+
+def writer_of(task: Task, out: Path, group: WorkerGroup) -> Writer:
+    """The writer of an .npz, a .png or else a folder, of a request that can be met."""
+    check(task.denoiser, task.process, task.request)
+    count = task.request.count
+    if out.suffix == ".npz":
+        return NpzWriter(out, count, task.image_shape(), task.request.labels_of(range(count)))
+    if out.suffix == ".png":
+        if group.world > 1:
+            raise InvalidParameter(
+                "a sheet is made by one process: start it without torchrun, or write a folder."
+            )
+        return SheetWriter(out, count)
+    if out.suffix.lower() in (".jpg", ".jpeg", ".npy", ".zip", ".webp", ".gif"):
+        raise InvalidParameter(
+            f"{out.name}: images are written as a folder of PNGs, an .npz or a .png sheet."
+        )
+    return FolderWriter(out)
