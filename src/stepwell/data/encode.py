@@ -117,7 +117,7 @@ def _encoded(source: ImageSource, rows: Tensor, plan: Plan, encoder: Encoder) ->
 
 
 def _write(folder: Path, shard: Shard, plan: Plan, parts: list[dict[str, Tensor]]) -> None:
-    whole = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    whole = {name: torch.cat([part[name] for part in parts]).contiguous() for name in parts[0]}
     try:
         latent_shards.write(folder, shard, whole, plan.digest())
     except OSError as error:

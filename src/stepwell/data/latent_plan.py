@@ -50,7 +50,7 @@ class Storage:
         require.count("shard", self.shard)
         if self.scale not in ("channel", "global"):
             try:
-                known = float(self.scale) > 0
+                known = 0 < float(self.scale) < float("inf")
             except ValueError:
                 known = False
             if not known:
