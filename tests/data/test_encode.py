@@ -99,7 +99,7 @@ def test_an_interrupted_encode_goes_on_where_it_stopped(tmp_path: Path, at: int)
     first, second = MeanOfTiles(fails_at=at), MeanOfTiles()
     with pytest.raises(KeyboardInterrupt):
         make(broken, encoder=first)
-    with pytest.raises(BadData, match="unfinished cache of latents: .*stepwell data encode noise"):
+    with pytest.raises(BadData, match=r"unfinished cache of latents: .*stepwell data encode noise"):
         load(str(broken))
     make(broken, encoder=second)
     assert content(broken) == content(whole)
@@ -192,7 +192,7 @@ def test_a_folder_of_something_else_is_not_written_into(tmp_path: Path) -> None:
 
 
 def test_images_that_are_no_whole_latents_are_refused_before_anything_is_made(tmp_path: Path) -> None:
-    with pytest.raises(BadData, match="10x10 pixels.*one latent of 4x4.*such as --size 8"):
+    with pytest.raises(BadData, match=r"10x10 pixels.*one latent of 4x4.*such as --size 8"):
         make(tmp_path / "out", data=images(size=10))
     assert not (tmp_path / "out").exists()
 
@@ -218,7 +218,7 @@ def test_a_full_disk_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.
         real(path, body)
 
     monkeypatch.setattr("stepwell.data.latent_shards.write_whole", full)
-    with pytest.raises(BadData, match="No space left on device.*finished shards are kept"):
+    with pytest.raises(BadData, match=r"No space left on device.*finished shards are kept"):
         make(tmp_path)
     monkeypatch.undo()
     again = MeanOfTiles()

@@ -137,7 +137,7 @@ def test_labels_that_were_not_encoded_are_missed(tmp_path: Path) -> None:
     pixels = torch.zeros((4, 3, 8, 8), dtype=torch.uint8)
     data, encoder = split(InMemory(pixels, name="dark")), MeanOfTiles(posterior=False)
     encode(tmp_path, plan_of("dark", data, encoder, Storage()), data, encoder)
-    with pytest.raises(BadData, match="has no labels: encode again .* with --labels"):
+    with pytest.raises(BadData, match=r"has no labels: encode again .* with --labels"):
         load(str(tmp_path), labels=True)
     # A constant channel has no deviation to divide by.
     assert load(str(tmp_path)).train.examples(torch.arange(3)).abs().max() < 1e-3
@@ -145,7 +145,7 @@ def test_labels_that_were_not_encoded_are_missed(tmp_path: Path) -> None:
 
 def test_a_folder_of_images_with_a_manifest_of_its_own_is_no_cache(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text('{"format": "something else"}')
-    with pytest.raises(BadData, match="is an image|no image|not an image|images"):
+    with pytest.raises(BadData, match="none is a readable image"):
         load(str(tmp_path))
 
 

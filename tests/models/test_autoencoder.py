@@ -122,7 +122,7 @@ def test_half_a_pair_or_another_network_is_refused(tmp_path: Path) -> None:
     decoder = tmp_path / "small_decoder.safetensors"
     weights = load_file(decoder)
     decoder.unlink()
-    with pytest.raises(BadAutoencoder, match="needs both its files: .*small_decoder"):
+    with pytest.raises(BadAutoencoder, match=r"needs both its files: .*small_decoder"):
         load_autoencoder(str(tmp_path / "small"))
     decoder.write_bytes(b"cut")
     with pytest.raises(BadAutoencoder, match="cannot be read"):
@@ -134,10 +134,10 @@ def test_half_a_pair_or_another_network_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_is_no_autoencoder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(BadAutoencoder, match="there is no autoencoder at .*nowhere"):
+    with pytest.raises(BadAutoencoder, match=r"there is no autoencoder at .*nowhere"):
         load_autoencoder(str(tmp_path / "nowhere"))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(BadAutoencoder, match="has no config.json"):
+    with pytest.raises(BadAutoencoder, match=r"has no config.json"):
         load_autoencoder(str(tmp_path / "empty"))
     with pytest.raises(BadAutoencoder, match="write hub:ORG/NAME"):
         load_autoencoder("hub:alone")
@@ -188,7 +188,7 @@ def test_a_name_on_the_hub_goes_to_diffusers_with_its_part(
 def test_images_must_be_whole_latents(tmp_path: Path) -> None:
     found = load_autoencoder(str(saved("AutoencoderKL", tmp_path)))
     with pytest.raises(
-        BadAutoencoder, match="images of 15x16 do not fit. Give a size that is a multiple of 2"
+        BadAutoencoder, match=r"images of 15x16 do not fit. Give a size that is a multiple of 2"
     ):
         found.encode(IMAGES[:, :, :15])
 

@@ -105,8 +105,10 @@ def _join_workers() -> bool:
         return True
     from datetime import timedelta
 
-    from torch import distributed
+    from torch import cuda, distributed
 
+    if cuda.is_available():
+        cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     if not distributed.is_initialized():
         # Ranks may finish hours apart; they meet only at the end.
         distributed.init_process_group("gloo", timeout=timedelta(days=7))
