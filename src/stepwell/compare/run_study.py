@@ -13,7 +13,14 @@ from stepwell.compare.record import write_record
 from stepwell.compare.study import Study
 from stepwell.compare.summarise import tell
 from stepwell.compare.summary import LeftOut, Summary
-from stepwell.compare.trials import Trial, chosen_rates, final_trials, require_sound, tuning_trials
+from stepwell.compare.trials import (
+    Trial,
+    chosen_rates,
+    final_trials,
+    require_features,
+    require_sound,
+    tuning_trials,
+)
 from stepwell.core.errors import StepwellError
 from stepwell.runs.directory import write_json
 
@@ -38,6 +45,7 @@ def run_study(
     `begin` is told what is about to run and how many were there already, `hear` every event.
     """
     require_sound(study)
+    require_features(study)
     _write_study(study, places, {})
     short = tuning_trials(study, places.out, places.records)
     _run(short, study, places, begin, hear)

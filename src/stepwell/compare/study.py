@@ -16,7 +16,7 @@ from stepwell.recipes.load import BadRecipe
 
 OBJECTIVES = {"simple": "none", "bound": "vlb"}
 """Names that people use, and the weightings they mean."""
-EFFORT = {"generated": 1000, "steps": 25, "bits_images": 64, "bits_timesteps": 50}
+EFFORT = {"generated": 1000, "reference": 12_000, "steps": 25, "bits_images": 64, "bits_timesteps": 50}
 """What a finished run is scored with, unless the study says otherwise."""
 
 

@@ -140,6 +140,15 @@ def require_sound(study: Study) -> None:
         raise BadRecipe(f"study {study.name}", list(mistakes))
 
 
+def require_features(study: Study) -> None:
+    """Feature networks that runs are scored with must be here before the first of them is trained."""
+    from stepwell.evaluate.extractors import extractor
+
+    recipes = [_recipe(study, workload, study.methods[0], study.seeds[0]) for workload in study.workloads]
+    for name in {recipe.extractor for recipe in recipes} - {""}:
+        extractor(name)
+
+
 def require_metric(study: Study, method: str, recipe: Recipe) -> None:
     """The objective that a method is judged by must have a meaning on its process."""
     from stepwell.catalogue.build import process, weighting

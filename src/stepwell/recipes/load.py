@@ -150,6 +150,13 @@ def _choices(recipe: Recipe) -> list[str]:
     ]
 
 
+def _extractor(recipe: Recipe) -> list[str]:
+    from stepwell.evaluate.extractors import NAMES
+
+    known = not recipe.extractor or recipe.extractor in NAMES
+    return [] if known else [str(unknown("extractor", recipe.extractor, NAMES))]
+
+
 def _tracker(recipe: Recipe) -> list[str]:
     if recipe.tracker == "none":
         return []
@@ -188,4 +195,4 @@ def _data(recipe: Recipe) -> list[str]:
     return []
 
 
-RULES = (_positive, _not_negative, _shares, _choices, _tracker, _names, _data)
+RULES = (_positive, _not_negative, _shares, _choices, _extractor, _tracker, _names, _data)

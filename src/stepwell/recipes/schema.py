@@ -64,6 +64,9 @@ class Recipe:
     solver: str = setting("ddim", "of generation: ddpm, ddim, heun, dpm-solver++ or unipc")
     sample_steps: int = setting(50, "denoising steps of generation")
     guidance: float = setting(1.0, "classifier-free guidance of generation; 1: none")
+    extractor: str = setting(
+        "", "features for distances: inception, resnet20-cifar10 or fashion16; by default only the last"
+    )
     tracker: str = setting("none", "none, tensorboard, or any tracker of accelerate")
 
 
@@ -81,6 +84,7 @@ MAY_CHANGE = frozenset(
         "sample_steps",
         "guidance",
         "autoencoder",
+        "extractor",
         "tracker",
         "workers",
     }

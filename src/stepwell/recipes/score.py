@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from stepwell.data.source import ExampleSource, to_unit
 from stepwell.evaluate.bits import bits_per_dimension
-from stepwell.evaluate.features import load_features
+from stepwell.evaluate.extractors import Extractor, extractor
 from stepwell.evaluate.frechet import Moments, frechet_distance, kernel_distance
 from stepwell.generate.images import generate
 from stepwell.models.denoiser import Condition
 from stepwell.processes.discrete import DiscreteProcess
 from stepwell.recipes.build import Experiment, evaluation_of
 
-FEATURES_SHAPE = (1, 16, 16)
+FASHION16_SHAPE = (1, 16, 16)
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,8 @@ class Effort:
     generated: int = 1000
     steps: int | None = None
     """Of generation; by default as the recipe says."""
+    reference: int = 12_000
+    """Training images that generated ones are compared with, at most."""
     seed: int = 0
 
 
@@ -36,11 +38,20 @@ def score(made: Experiment, effort: Effort) -> dict[str, Any]:
     """Every number that has a meaning for this process and these data."""
     device = next(made.denoiser.parameters()).device
     found = evaluation_of(made, device)(made.denoiser)
-    if isinstance(made.process, DiscreteProcess) and made.data.latents is None:
+    if not isinstance(made.process, DiscreteProcess):
+        return found
+    if made.data.latents is None:
         found["bits_per_dimension"] = _bits(made, effort, device)
-        if made.data.train.shape == FEATURES_SHAPE and effort.generated:
-            found["fashion16_features"] = _distances(made, effort)
+    features = features_of(made)
+    if features and effort.generated:
+        found[f"{features}_features"] = _distances(made, effort, extractor(features))
     return found
+
+
+def features_of(made: Experiment) -> str:
+    """The features that the recipe names; our own classifier's for images that it knows."""
+    fits = made.data.latents is None and made.data.train.shape == FASHION16_SHAPE
+    return made.recipe.extractor or ("fashion16" if fits else "")
 
 
 def _bits(made: Experiment, effort: Effort, device: torch.device) -> dict[str, float]:
@@ -59,29 +70,28 @@ def _bits(made: Experiment, effort: Effort, device: torch.device) -> dict[str, f
     return bits._asdict()
 
 
-def _distances(made: Experiment, effort: Effort) -> dict[str, float]:
-    """On the features of a small classifier: comparable between our runs, and not FID."""
+def _distances(made: Experiment, effort: Effort, features: Extractor) -> dict[str, Any]:
+    """Between generated images and those trained on; of latents, as their autoencoder decodes them."""
     request = made.request(effort.generated, batch=250, seed=effort.seed)
     if effort.steps is not None:
         request = replace(request, steps=min(effort.steps, made.process.timesteps or effort.steps))
-    network = load_features()
-    made_features = torch.cat(
-        [network(to_unit(batch)) for batch in generate(made.denoiser, made.process, request, made.decode)]
-    )
-    real = _features(network, made.data.train)
-    ours, theirs = Moments(), Moments()
-    ours.add(made_features)
-    theirs.add(real)
-    kernel = kernel_distance(made_features, real)
+    images = generate(made.denoiser, made.process, request, made.decode)
+    ours = torch.cat([features(batch) for batch in images])
+    real = torch.cat([features(batch) for batch in _real(made, effort.reference)])
+    kernel = kernel_distance(ours, real)
     return {
-        "generated": effort.generated,
-        "frechet_distance": frechet_distance(ours, theirs),
+        "extractor": features.identity,
+        "generated": len(ours),
+        "reference": len(real),
+        "frechet_distance": frechet_distance(Moments().add(ours), Moments().add(real)),
         "kernel_distance": kernel.mean,
         "kernel_distance_standard_error": kernel.standard_error,
     }
 
 
-@torch.no_grad()
-def _features(network: torch.nn.Module, source: ExampleSource) -> Tensor:
-    parts = torch.arange(len(source)).split(1000)
-    return torch.cat([network(source.examples(part)) for part in parts])
+def _real(made: Experiment, most: int) -> Iterator[Tensor]:
+    """uint8 batches of training images: all of them, or a fixed pseudo-random choice."""
+    source = made.data.train
+    order = torch.randperm(len(source), generator=torch.Generator().manual_seed(0))
+    for rows in order[:most].sort().values.split(500):
+        yield made.decode(source.examples(rows))
