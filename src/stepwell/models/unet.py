@@ -60,7 +60,7 @@ SIZES = {
 }
 """Widths, blocks and levels with attention, from the papers that `entries` names.
 
-UNet2DModel expresses ADM exactly: its parameters are ADM's, plus the one label of no class (768 numbers in
+UNet2DModel expresses ADM: its parameters are ADM's, plus the one label of no class (768 numbers in
 adm-imagenet64, 1,024 in adm-imagenet256).
 """
 
