@@ -12,6 +12,7 @@ _EXAMPLES = """examples:
   stepwell train fashion16 method=min-snr
   stepwell train fashion16 method=logit-normal:mean=0.5+min-snr process=cosine steps=2000 seed=1 out=runs/try
   stepwell train images data=my/photos size=32
+  stepwell train cifar10-ddpm method=neyman --dry-run      what it costs, before there are data or a GPU
   torchrun --nproc_per_node 2 -m stepwell train fashion16 accumulate=2
 
 Run the same command again to resume: the result is bit for bit that of a run never stopped.
@@ -42,16 +43,27 @@ def run(options: argparse.Namespace) -> None:
     from stepwell.recipes.load import load
     from stepwell.recipes.run import with_out
 
+    if options.dry_run:
+        _plan(options)
+        return
     recipe = with_out(load(options.workload, options.settings), options.workload)
     if options.explain:
         _explain(recipe)
-    elif options.dry_run:
-        from stepwell.recipes.cost import cost
-
-        _explain(recipe)
-        print(cost(recipe))
     else:
         _train(recipe, options.inexact)
+
+
+def _plan(options: argparse.Namespace) -> None:
+    """The recipe and what it costs; its data need not be there yet."""
+    from stepwell.recipes.dry_run import planned, report
+    from stepwell.recipes.run import with_out
+
+    recipe = with_out(planned(options.workload, options.settings), options.workload)
+    found = report(recipe)
+    # Every rank counts and measures, one of them tells.
+    if os.environ.get("RANK", "0") == "0":
+        _explain(recipe)
+        print(f"\n{found}")
 
 
 def _train(recipe: Any, inexact: bool) -> None:
