@@ -52,7 +52,9 @@ def decoder_of(data: DataSet, autoencoder: str = "") -> Decode:
 
 def reconstruction(data: DataSet, cached: DataSet, decode: Decode) -> tuple[Tensor, Tensor]:
     """Some held-out images beside what their cached latents decode to, both uint8 [B, C, H, W]."""
-    rows = torch.arange(min(_RECONSTRUCTED, len(data.held_out)))
+    count = len(data.held_out)
+    # Over all of them: data often lie in the order of their classes.
+    rows = torch.linspace(0, count - 1, min(_RECONSTRUCTED, count)).round().long()
     return to_pixels(data.held_out.examples(rows)), decode(cached.held_out.examples(rows))
 
 
