@@ -83,6 +83,8 @@ def load_study(what: str, words: Sequence[str] = ()) -> Study:
             continue
         if key in ("methods", "tune"):
             given[key] = word.partition("=")[2]
+            if key == "methods":
+                _forget_others(given)
         elif key in _KEYS:
             given[key] = value
         else:
@@ -92,6 +94,15 @@ def load_study(what: str, words: Sequence[str] = ()) -> Study:
     if mistakes:
         raise BadRecipe(f"study {what}", mistakes)
     return replace(study, command=shlex.join(["stepwell", "compare", what, *words]))
+
+
+def _forget_others(given: dict[str, Any]) -> None:
+    """Whoever asks for some of a study's methods need not say that the others are left out elsewhere too."""
+    methods = _methods(given["methods"], [])
+    for part in ("against", "judged_by"):
+        given[part] = {name: value for name, value in given.get(part, {}).items() if name in methods}
+    if given.get("baseline") not in methods:
+        given.pop("baseline", None)
 
 
 _KEYS = ("methods", "seeds", "baseline", "metric", "tune", "against", "judged_by", "effort", "workloads")
