@@ -68,25 +68,19 @@ def generate(
     batches: Sequence[range] | None = None,
 ) -> Iterator[Tensor]:
     """Uint8 images [B, C, H, W] of all batches or of some; image i depends on the seed and i alone."""
-    check(denoiser, process, request)
+    route = checked_route(denoiser, process, request)
     like = next(denoiser.parameters())
     for indices in request.batches() if batches is None else batches:
         generators = [Generator().manual_seed(stream_key(request.seed, "image", index)) for index in indices]
         noise = torch.stack([torch.randn(request.shape, generator=g) for g in generators]).to(like)
         labels = request.labels_of(indices)
         told = None if labels is None else torch.tensor(labels, device=like.device)
-        yield decode(
-            _denoised(denoiser, _route(denoiser, process, request), noise, told, request, generators)
-        )
+        yield decode(_denoised(denoiser, route, noise, told, request.guidance, generators))
 
 
-def check(denoiser: nn.Module, process: NoiseProcess, request: Request) -> None:
-    """An error if the request cannot be met, before anything is written."""
+def checked_route(denoiser: nn.Module, process: NoiseProcess, request: Request) -> Route:
+    """The way to the images, or an error if the request cannot be met."""
     check_classes(denoiser, request.labels, request.guidance)
-    _route(denoiser, process, request)
-
-
-def _route(denoiser: nn.Module, process: NoiseProcess, request: Request) -> Route:
     return route_of(
         process,
         request.solver,
@@ -102,12 +96,12 @@ def _denoised(
     route: Route,
     noise: Tensor,
     labels: Tensor | None,
-    request: Request,
+    guidance: float,
     generators: list[Generator],
 ) -> Tensor:
     x = route.start(noise)
     for step in range(len(route.times)):
         shown, time = route.seen(x, step)
-        output = guided(denoiser, shown, time, labels, request.guidance)
+        output = guided(denoiser, shown, time, labels, guidance)
         x = route.step(output, x, step, generators)
     return x

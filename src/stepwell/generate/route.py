@@ -18,16 +18,18 @@ from stepwell.processes.discrete import DiscreteProcess
 
 @dataclass(frozen=True)
 class Route:
-    """From noise to data; it has a state, so that every batch needs its own."""
+    """From noise to data, one batch after the other: `start` forgets the one before."""
 
     scheduler: Any
     solver: str
+    steps: int
     times: Tensor
     """[evaluations]: int64, or float32 where a solver stops between the timesteps of training."""
     eta: float = 0.0
 
     def start(self, noise: Tensor) -> Tensor:
         """Unit noise [B, C, H, W] at the solver's scale."""
+        set_steps(self.scheduler, self.steps)
         started: Tensor = noise * self.scheduler.init_noise_sigma
         return started
 
@@ -62,26 +64,26 @@ def route_of(
     """`steps` steps of a solver through a process."""
     scheduler = scheduler_of(process, solver, learned_variance, clip)
     assert isinstance(process, DiscreteProcess)
-    _check_steps(solver, steps, process.alphas_cumprod().numel(), scheduler.config.num_train_timesteps)
-    if solver in ("ddpm", "ddim") and process.alphas_cumprod().numel() % steps:
-        return _respaced(process, solver, steps, learned_variance, clip, eta)
-    set_steps(scheduler, steps)
-    return Route(scheduler, solver, scheduler.timesteps, eta)
-
-
-def _respaced(
-    process: DiscreteProcess, solver: str, steps: int, learned_variance: bool, clip: bool, eta: float
-) -> Route:
-    """All steps of the shorter chain through evenly spaced timesteps (Nichol and Dhariwal 2021).
-
-    Where steps do not divide the timesteps, diffusers' DDIM goes from t to t - T // steps, which is not its
-    own next timestep, and the rounding of some (29 or 31 of 1000) ends at t = -1.
-    """
     kept = process.alphas_cumprod()
-    times = torch.arange(1, steps + 1, dtype=torch.float64).mul(len(kept) / steps).round().long() - 1
-    scheduler = scheduler_of(DiscreteProcess(kept[times], process.prediction), solver, learned_variance, clip)
+    _check_steps(solver, steps, len(kept), scheduler.config.num_train_timesteps)
+    if (solver == "ddpm" and steps < len(kept)) or (solver == "ddim" and len(kept) % steps):
+        times = _evenly_spaced(len(kept), steps)
+        shorter = DiscreteProcess(kept[times], process.prediction)
+        scheduler = scheduler_of(shorter, solver, learned_variance, clip)
+        set_steps(scheduler, steps)
+        return Route(scheduler, solver, steps, times[scheduler.timesteps], eta)
     set_steps(scheduler, steps)
-    return Route(scheduler, solver, times[scheduler.timesteps], eta)
+    return Route(scheduler, solver, steps, scheduler.timesteps, eta)
+
+
+def _evenly_spaced(timesteps: int, steps: int) -> Tensor:
+    """The timesteps [steps] of a shorter chain, which is then gone through whole (Nichol and Dhariwal 2021).
+
+    diffusers' own shorter chains are not used where they go wrong: DDPM adds noise after the last step unless
+    that is t = 0; DDIM goes from t to t - T // steps, which is not its own next timestep where steps do not
+    divide T; and the rounding of some (29 or 31 of 1000) ends at t = -1.
+    """
+    return torch.arange(1, steps + 1, dtype=torch.float64).mul(timesteps / steps).round().long() - 1
 
 
 def _check_steps(solver: str, steps: int, timesteps: int, usable: int) -> None:

@@ -45,7 +45,7 @@ def scheduler_of(
     }
     if solver == "ddpm":
         variance = "learned_range" if learned_variance else "fixed_large"
-        return DDPMScheduler(**shared, clip_sample=clip, variance_type=variance, timestep_spacing="trailing")
+        return DDPMScheduler(**shared, clip_sample=clip, variance_type=variance)
     if solver == "ddim":
         return DDIMScheduler(**shared, clip_sample=clip, set_alpha_to_one=True, timestep_spacing="trailing")
     if solver == "heun":

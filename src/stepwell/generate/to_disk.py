@@ -14,7 +14,7 @@ from stepwell.core.group import WorkerGroup
 from stepwell.core.process import NoiseProcess
 from stepwell.data.source import to_pixels
 from stepwell.generate.identity import identity_of
-from stepwell.generate.images import Decode, Request, check, generate
+from stepwell.generate.images import Decode, Request, checked_route, generate
 from stepwell.generate.npz_writer import NpzWriter
 from stepwell.generate.ranks import meet, share
 from stepwell.generate.writers import FolderWriter, SheetWriter, Writer
@@ -71,7 +71,7 @@ def write_images(
 
 def writer_of(task: Task, out: Path, group: WorkerGroup) -> Writer:
     """The writer of an .npz, a .png or else a folder, of a request that can be met."""
-    check(task.denoiser, task.process, task.request)
+    checked_route(task.denoiser, task.process, task.request)
     count = task.request.count
     if out.suffix == ".npz":
         return NpzWriter(out, count, task.image_shape(), task.request.labels_of(range(count)))
