@@ -1,4 +1,4 @@
-"""`stepwell evaluate`: how good a trained run is."""
+"""`stepwell evaluate`: how good a trained run is, or how far two sets of images are apart."""
 
 from __future__ import annotations
 
@@ -7,28 +7,85 @@ import json
 from pathlib import Path
 from typing import Any
 
+from stepwell.cli import evaluate_sets
 from stepwell.cli.extra import require_extra
+from stepwell.core.errors import StepwellError
+from stepwell.runs.directory import RECIPE
+
+_EPILOG = """With one argument: held-out losses, bits per dimension and distances of a run.
+
+With two: distances between IMAGES and REFERENCE. Each is a folder of images, an .npz of uint8 images (images,
+x or arr_0), or an .npz of statistics (mu and sigma, as pytorch-fid, torch-fidelity and guided-diffusion write
+them). REFERENCE may also be a run directory, which stands for its training images, or fashion16.
+
+  stepwell generate runs/mine --out mine.npz -n 10000
+  stepwell evaluate mine.npz cifar10/train --weights pt_inception-2015-12-05-6726825d.pth
+  torchrun --nproc_per_node 2 -m stepwell evaluate mine.npz cifar10/train
+
+Only distances on Inception's features are FID and KID. Inception's weights are looked for in --weights,
+$STEPWELL_INCEPTION, ~/.cache/stepwell and torch.hub's cache, else fetched once. Features are kept in
+~/.cache/stepwell/features ($STEPWELL_CACHE; 8 kB an image for inception), so that a command that was stopped
+goes on where it was and a reference is computed once. Delete them at will."""
 
 
 def register(verbs: Any) -> None:
     """Add the verb to the command line."""
-    verb = verbs.add_parser("evaluate", help="score a run", description=__doc__)
-    verb.add_argument("directory", type=Path, metavar="RUN", help="a run directory")
-    verb.add_argument("-n", "--generated", type=int, default=1000, help="images for the distances; 0: none")
-    verb.add_argument("--steps", type=int, default=None, help="denoising steps; by default the recipe's")
-    verb.add_argument("--raw", action="store_true", help="the last weights, not their average")
+    verb = verbs.add_parser(
+        "evaluate",
+        help="score a run, or compare two sets of images",
+        description=__doc__,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verb.add_argument("directory", type=Path, metavar="RUN|IMAGES", help="a run directory, or images")
+    verb.add_argument(
+        "reference", nargs="?", metavar="REFERENCE", help="images or statistics to compare with"
+    )
+    verb.add_argument(
+        "-n", "--generated", type=int, default=None, metavar="COUNT",
+        help="run: images made for the distances (1000; 0: none); sets: so many of each, evenly spread (all)",
+    )  # fmt: skip
     verb.add_argument("--json", action="store_true", help="for programs")
+    of_run = verb.add_argument_group("of a run")
+    of_run.add_argument("--steps", type=int, default=None, help="denoising steps; by default the recipe's")
+    of_run.add_argument("--raw", action="store_true", help="the last weights, not their average")
+    evaluate_sets.add_options(verb.add_argument_group("of two sets"))
     verb.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> None:
-    """Load, score, print."""
+    """Score a run, or compare two sets."""
     require_extra()
+    is_run = (options.directory / RECIPE).is_file()
+    if options.reference is not None:
+        if is_run:
+            raise StepwellError(
+                f"{options.directory} is a run and not a set of images. Make some first: stepwell generate "
+                f"{options.directory} --out images.npz -n 10000, then: stepwell evaluate images.npz "
+                f"{options.reference}"
+            )
+        if options.steps is not None or options.raw:
+            raise StepwellError("--steps and --raw belong to a run: leave them out to compare two sets.")
+        evaluate_sets.run(options)
+        return
+    if not is_run and evaluate_sets.looks_like_images(options.directory):
+        raise StepwellError(
+            f"{options.directory} is not a run. To compare it with other images, name them: "
+            f"stepwell evaluate {options.directory} REFERENCE"
+        )
+    _score_run(options)
+
+
+def _score_run(options: argparse.Namespace) -> None:
     from stepwell.recipes.build import trained
     from stepwell.recipes.score import Effort, score
 
+    given = evaluate_sets.given(options)
+    if given:
+        raise StepwellError(f"{', '.join(given)} compare two sets: name a REFERENCE, or leave them out.")
     made = trained(options.directory, averaged=not options.raw)
-    found = score(made, Effort(generated=options.generated, steps=options.steps))
+    generated = 1000 if options.generated is None else options.generated
+    found = score(made, Effort(generated=generated, steps=options.steps))
     if options.json:
         print(json.dumps(found))
         return

@@ -1,0 +1,163 @@
+"""Two sets of images compared: Fréchet and kernel distance, precision and recall, and how they were made."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import cast
+
+from stepwell.core.errors import InvalidParameter, Unsupported
+from stepwell.data.load import EMBEDDED
+from stepwell.data.load import load as load_data
+from stepwell.data.source import BadData, ImageSource
+from stepwell.evaluate.extraction import Features, extract
+from stepwell.evaluate.extractors import Extractor
+from stepwell.evaluate.frechet import KernelDistance, frechet_distance, kernel_distance
+from stepwell.evaluate.image_sets import (
+    KEYS,
+    ArrayOfImages,
+    FolderOfImages,
+    ImageSet,
+    SourceOfImages,
+    keys_of,
+)
+from stepwell.evaluate.precision_recall import PrecisionRecall, precision_recall
+from stepwell.evaluate.reference import Statistics, has_statistics, read_statistics, statistics_of
+from stepwell.runs.directory import RECIPE
+
+Progress = Callable[[str, int, int], None]
+_FEWEST = 4
+"""Features that a kernel distance and precision with k = 3 need."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How sets are read."""
+
+    count: int | None = None
+    size: int | None = None
+    batch: int = 32
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of two sets: its statistics, and its features if there are any."""
+
+    name: str
+    features: Features | None
+    stored: Statistics | None = None
+
+    @cached_property
+    def statistics(self) -> Statistics:
+        """As stored, else of the features; only the rank that compares asks for them."""
+        if self.stored is not None:
+            return self.stored
+        assert self.features is not None
+        return statistics_of(self.features)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What two sets have in common; None where only statistics are known."""
+
+    title: str
+    identity: str
+    frechet: float
+    kernel: KernelDistance | None
+    shares: PrecisionRecall | None
+    counts: tuple[int | None, int | None]
+    notes: tuple[str, ...]
+
+
+def open_images(spec: str | Path, extractor: Extractor, size: int | None = None) -> ImageSet:
+    """A folder, an .npz of images, the training data of a run directory, or embedded data by name."""
+    path = Path(spec).expanduser()
+    if (path / RECIPE).is_file():
+        return _training_images(path)
+    if path.is_dir():
+        return FolderOfImages(path, extractor.channels, size)
+    if path.is_file() and path.suffix.lower() == ".npz":
+        return ArrayOfImages(path, size)
+    if str(spec) in EMBEDDED:
+        return SourceOfImages(cast(ImageSource, load_data(str(spec), size=size).train))
+    if path.is_file():
+        raise BadData(f"{path} is neither a folder of images nor an .npz file.")
+    raise BadData(f"there is no {path}: give a folder of images or an .npz of images or statistics.")
+
+
+def _training_images(run: Path) -> ImageSet:
+    recipe = json.loads((run / RECIPE).read_text())
+    data = load_data(recipe["data"], size=recipe["size"], channels=recipe["channels"])
+    if data.latents is not None:
+        raise Unsupported(
+            f"{run} was trained on latents ({recipe['data']}): give the images that were encoded instead."
+        )
+    return SourceOfImages(cast(ImageSource, data.train))
+
+
+def side(spec: str | Path, extractor: Extractor, effort: Effort, progress: Progress) -> Side:
+    """A set or a statistics file, ready to be compared.
+
+    Reference batches of guided-diffusion have both: statistics of the whole data set and some of its images.
+    The distance is then to the statistics, and the rest to the images, as in their own evaluator.
+    """
+    path = Path(spec).expanduser()
+    stored = read_statistics(path, extractor) if has_statistics(path) else None
+    if stored is not None and not any(key in KEYS for key in keys_of(path)):
+        return Side(str(spec), None, stored)
+    images = open_images(spec, extractor, effort.size)
+    features = extract(
+        images,
+        extractor,
+        count=effort.count,
+        batch=effort.batch,
+        progress=lambda done, total: progress(str(spec), done, total),
+    )
+    if features.count < 2:
+        raise InvalidParameter(f"{spec} has 1 image, and a covariance needs at least 2.")
+    return Side(str(spec), features, stored)
+
+
+def compare(generated: Side, reference: Side, extractor: Extractor) -> Comparison:
+    """All numbers that these two sides allow."""
+    kernel, shares = None, None
+    a, b = generated.features, reference.features
+    if a is not None and b is not None and min(a.count, b.count) >= _FEWEST:
+        ours, theirs = a.all(), b.all()
+        kernel, shares = kernel_distance(ours, theirs), precision_recall(ours, theirs)
+    return Comparison(
+        extractor.title,
+        extractor.identity,
+        frechet_distance(generated.statistics, reference.statistics),
+        kernel,
+        shares,
+        (generated.statistics.count, reference.statistics.count),
+        tuple(_notes(generated, reference, extractor, kernel is None)),
+    )
+
+
+def _notes(generated: Side, reference: Side, extractor: Extractor, bare: bool) -> list[str]:
+    notes = list[str]()
+    for one in (generated, reference):
+        count = one.statistics.count
+        if count is not None and count <= extractor.dimensions:
+            notes.append(
+                f"{one.name}: {count} images are too few for {extractor.dimensions} dimensions. The distance is "
+                "far too large: compare it only with others at this count."
+            )
+        if one.statistics.identity is None:
+            notes.append(
+                f"{one.name} does not say which extractor and resizing made it: it is taken for "
+                f"{extractor.identity}."
+            )
+    counts = {one.statistics.count for one in (generated, reference)}
+    if bare:
+        statistics = [one.name for one in (generated, reference) if one.features is None]
+        why = f"{' and '.join(statistics)} has statistics only" if statistics else "too few images"
+        notes.append(f"kernel distance, precision and recall are not available: {why}.")
+    elif len(counts) > 1 and min(count or 0 for count in counts) < 10_000:
+        notes.append("few images bias the distance upwards: compare it with others at the same count.")
+    return notes

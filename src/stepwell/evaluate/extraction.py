@@ -1,0 +1,146 @@
+"""Features of a whole set, written to disk block by block: an interrupted extraction continues.
+
+A block is a fixed range of rows. Rank r of w makes blocks r, r + w, ..., and all ranks read all of them
+afterwards: features, and everything computed from them, are the same bits for any number of processes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch import distributed as dist
+
+from stepwell.core.errors import StepwellError
+from stepwell.core.group import WorkerGroup, worker_group
+from stepwell.evaluate.extractors import Extractor
+from stepwell.evaluate.frechet import Moments
+from stepwell.evaluate.image_sets import ImageSet, chosen_rows
+from stepwell.evaluate.weights import cache_folder
+
+BLOCK = 256
+ABOUT = "about.json"
+
+
+class ExtractionError(StepwellError):
+    """Features that cannot be made, kept or read."""
+
+
+@dataclass(frozen=True)
+class Features:
+    """The features of a set of images, on disk."""
+
+    folder: Path
+    name: str
+    identity: str
+    count: int
+    dimensions: int
+
+    def blocks(self) -> Iterator[Tensor]:
+        """All features in the order of the rows, [256, D] at a time."""
+        for number in range(-(-self.count // BLOCK)):
+            yield _load(self.folder, number)
+
+    def all(self) -> Tensor:
+        """[N, D]."""
+        return torch.cat(list(self.blocks()))
+
+    def moments(self) -> Moments:
+        """Mean and covariance, streamed in float64."""
+        total = Moments()
+        for block in self.blocks():
+            total.add(block)
+        return total
+
+
+def extract(
+    images: ImageSet,
+    extractor: Extractor,
+    *,
+    count: int | None = None,
+    batch: int = 32,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Features:
+    """The features of a set; what is on disk already, from whatever interrupted run, is not made again."""
+    rows, group = chosen_rows(len(images), count), worker_group()
+    key = f"{images.digest()} {extractor.identity} {len(rows)}"
+    folder = cache_folder() / "features" / blake2b(key.encode(), digest_size=12).hexdigest()
+    found = Features(folder, images.name, extractor.identity, len(rows), extractor.dimensions)
+    _announce(found)
+    blocks = [rows[start : start + BLOCK] for start in range(0, len(rows), BLOCK)]
+    done = 0
+    for number in range(group.rank, len(blocks), group.world):
+        if not _whole(folder, number, len(blocks[number]), extractor.dimensions):
+            _make(images, extractor, folder, number, blocks[number], batch)
+        done += len(blocks[number])
+        progress(min(done * group.world, len(rows)), len(rows))
+    _wait_for_all(group)
+    return found
+
+
+def _make(
+    images: ImageSet, extractor: Extractor, folder: Path, number: int, rows: list[int], batch: int
+) -> None:
+    parts = [extractor(images.fetch(rows[start : start + batch])) for start in range(0, len(rows), batch)]
+    path = _file(folder, number)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        save_file({"features": torch.cat(parts).contiguous()}, temporary)
+        temporary.replace(path)
+    except (OSError, SafetensorError) as error:
+        temporary.unlink(missing_ok=True)
+        raise ExtractionError(
+            f"cannot write features to {folder} ({error}): make room, or set STEPWELL_CACHE to another "
+            "folder."
+        ) from error
+
+
+def _announce(found: Features) -> None:
+    """A folder of features says what is in it, for people who look at their cache."""
+    about = {"images": found.name, "extractor": found.identity, "count": found.count}
+    try:
+        found.folder.mkdir(parents=True, exist_ok=True)
+        (found.folder / ABOUT).write_text(json.dumps(about, indent=2) + "\n")
+    except OSError as error:
+        raise ExtractionError(
+            f"cannot keep features in {found.folder} ({error.strerror}): set STEPWELL_CACHE to a folder that "
+            "can be written."
+        ) from error
+
+
+def _whole(folder: Path, number: int, rows: int, dimensions: int) -> bool:
+    """Whether a block is there and readable; a damaged one is made again."""
+    if not _file(folder, number).exists():
+        return False
+    try:
+        return _load(folder, number).shape == (rows, dimensions)
+    except ExtractionError:
+        return False
+
+
+def _load(folder: Path, number: int) -> Tensor:
+    path = _file(folder, number)
+    try:
+        return load_file(path)["features"]
+    except (OSError, SafetensorError, KeyError) as error:
+        raise ExtractionError(
+            f"{path} is missing or damaged ({error}). Run the same command again; if several machines work "
+            "together, set STEPWELL_CACHE to a folder that all of them see."
+        ) from error
+
+
+def _file(folder: Path, number: int) -> Path:
+    return folder / f"block-{number:06d}.safetensors"
+
+
+def _wait_for_all(group: WorkerGroup) -> None:
+    if group.world > 1:
+        dist.barrier()

@@ -1,0 +1,203 @@
+"""Sets of images to compare: a folder, an .npz, or the data that a run learns from.
+
+All are read by row, so that no set has to fit into memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+from numpy.lib import format as npy
+from PIL import UnidentifiedImageError
+from torch import Tensor
+
+from stepwell.core import require
+from stepwell.data.folder import Files
+from stepwell.data.npz import channels_first
+from stepwell.data.pixels import as_pixels, refit
+from stepwell.data.source import BadData, ImageSource
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+KEYS = ("images", "x", "arr_0")
+_ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".ppm", ".pgm")
+_DIGEST_ROWS = 1000
+
+
+class ImageSet(Protocol):
+    """Images by row."""
+
+    @property
+    def name(self) -> str: ...
+    def __len__(self) -> int: ...
+    def fetch(self, rows: list[int]) -> Tensor:
+        """These images, as uint8 [B, C, H, W]."""
+        ...
+
+    def digest(self) -> str:
+        """Of all contents: another set has another one."""
+        ...
+
+
+def chosen_rows(available: int, count: int | None) -> list[int]:
+    """`count` rows evenly spread over a set, because folders are often sorted by class; None: all."""
+    if count is None or count >= available:
+        return list(range(available))
+    return [row * available // require.count("count", count) for row in range(count)]
+
+
+class FolderOfImages:
+    """The images below a folder, in the order of their names; all of one size unless `size` is given."""
+
+    def __init__(self, root: Path, channels: int = 3, size: int | None = None) -> None:
+        self.name = str(root)
+        self._files, self._root = Files(root), root
+        self._files.paths = [path for path in self._files.paths if path.lower().endswith(_ENDINGS)]
+        self._channels, self._size = channels, size
+        if not len(self._files):
+            raise BadData(f"{root} has no images below it ({', '.join(_ENDINGS[:4])}, ...).")
+        if size is None:
+            self._refuse_mixed_sizes()
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def fetch(self, rows: list[int]) -> Tensor:
+        return torch.stack([self._read(row) for row in rows])
+
+    def digest(self) -> str:
+        total = hashlib.blake2b(digest_size=16)
+        for path in self._files.paths:
+            contents = (self._root / path).read_bytes()
+            total.update(len(contents).to_bytes(8, "little") + contents)
+        return f"{total.hexdigest()} size={self._size} channels={self._channels}"
+
+    def _read(self, row: int) -> Tensor:
+        try:
+            with self._files.open(row) as picture:
+                return torch.from_numpy(as_pixels(picture, self._size, self._channels))
+        except Exception as error:
+            raise self._unreadable(row, error) from error
+
+    def _refuse_mixed_sizes(self) -> None:
+        first = self._size_of(0)
+        for row in range(1, len(self)):
+            size = self._size_of(row)
+            if size != first:
+                raise BadData(
+                    f"{self.name} has images of different sizes: {self._files.title(0)} is "
+                    f"{first[0]}x{first[1]} and {self._files.title(row)} is {size[0]}x{size[1]}. Give "
+                    "--size N, and each is resized by its shorter side and cropped to N x N."
+                )
+
+    def _size_of(self, row: int) -> tuple[int, int]:
+        try:
+            with self._files.open(row) as picture:
+                # As it will be seen: Exif may say that it lies on its side.
+                turned = picture.getexif().get(0x0112, 1) >= 5
+                return (picture.height, picture.width) if turned else picture.size
+        except Exception as error:
+            raise self._unreadable(row, error) from error
+
+    def _unreadable(self, row: int, error: Exception) -> BadData:
+        reason = "not an image" if isinstance(error, UnidentifiedImageError) else str(error)
+        return BadData(
+            f"{self.name}: {self._files.title(row)} cannot be read ({reason}): remove it, or make it whole."
+        )
+
+
+class ArrayOfImages:
+    """Images under `images`, `x` or `arr_0` of an .npz; left on disk if the file is not compressed."""
+
+    def __init__(self, path: Path, size: int | None = None) -> None:
+        self.name = str(path)
+        self._path, self._size = path, size
+        self._array = _images_in(path)
+        channels_first(self.name, self._array[:1])
+        if self._array.dtype != np.uint8:
+            raise BadData(
+                f"{path} holds {self._array.dtype} images, and must hold uint8 from 0 to 255: for floats in "
+                "[0, 1] store np.round(images * 255).astype(np.uint8)."
+            )
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    def fetch(self, rows: list[int]) -> Tensor:
+        return refit(channels_first(self.name, self._array[rows]), self._size, None)
+
+    def digest(self) -> str:
+        total = hashlib.blake2b(f"{self._array.shape}".encode(), digest_size=16)
+        for start in range(0, len(self._array), _DIGEST_ROWS):
+            total.update(np.ascontiguousarray(self._array[start : start + _DIGEST_ROWS]).data)
+        return f"{total.hexdigest()} size={self._size}"
+
+
+class SourceOfImages:
+    """The images of a data source, such as those that a run was trained on."""
+
+    def __init__(self, source: ImageSource) -> None:
+        self.name = source.name
+        self._source = source
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def fetch(self, rows: list[int]) -> Tensor:
+        return self._source.fetch(torch.tensor(rows))
+
+    def digest(self) -> str:
+        total = hashlib.blake2b(f"{self._source.shape}".encode(), digest_size=16)
+        for rows in torch.arange(len(self)).split(_DIGEST_ROWS):
+            total.update(self._source.fetch(rows).contiguous().numpy().data)
+        return total.hexdigest()
+
+
+def keys_of(path: Path) -> list[str]:
+    """The names of the arrays in an .npz file."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return [entry.removesuffix(".npy") for entry in archive.namelist()]
+    except (OSError, zipfile.BadZipFile) as error:
+        raise BadData(f"{path} is not a whole .npz file ({error}).") from error
+
+
+def _images_in(path: Path) -> NDArray[Any]:
+    key = next((key for key in KEYS if key in keys_of(path)), None)
+    if key is None:
+        raise BadData(
+            f"{path} has no array called {', '.join(KEYS)}, only {', '.join(keys_of(path)) or 'nothing'}: "
+            "write it with np.savez(path, images=...)."
+        )
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entry = archive.getinfo(f"{key}.npy")
+            if entry.compress_type == zipfile.ZIP_STORED:
+                return _mapped(path, archive, entry)
+        with np.load(path, allow_pickle=False) as stored:
+            array: NDArray[Any] = stored[key]
+            return array
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise BadData(f"{path}: {key} cannot be read ({error}).") from error
+
+
+def _mapped(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> NDArray[Any]:
+    """An uncompressed array, without reading it: 50,000 images of 256 px are 10 GB."""
+    with archive.open(entry) as stream:
+        version = npy.read_magic(stream)
+        read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        shape, fortran, dtype = read_header(stream)
+        header = stream.tell()
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects")
+    with path.open("rb") as raw:
+        raw.seek(entry.header_offset + 26)
+        name_length, extra_length = (int.from_bytes(raw.read(2), "little") for _ in range(2))
+    offset = entry.header_offset + 30 + name_length + extra_length + header
+    return np.memmap(path, dtype, "r", offset, shape, "F" if fortran else "C")
