@@ -7,9 +7,13 @@ import math
 import numpy as np
 import pytest
 import torch
+from assets import asset
+from real_images import cifar
 from scipy.linalg import sqrtm
 
 from stepwell.core.errors import InvalidParameter
+from stepwell.evaluate import frechet
+from stepwell.evaluate.extractors import extractor
 from stepwell.evaluate.frechet import Moments, frechet_distance, kernel_distance
 
 
@@ -182,3 +186,69 @@ def test_bad_features_say_what_is_wrong():
         kernel_distance(good, good, size=len(good))
     with pytest.raises(InvalidParameter, match="dimensions"):
         kernel_distance(good, good[:, :5])
+
+
+def spread(seed, count, dimensions, decades):
+    """Features whose covariance has eigenvalues over so many powers of ten, in a random basis."""
+    generator = torch.Generator().manual_seed(seed)
+    turn, _ = torch.linalg.qr(torch.randn(dimensions, dimensions, generator=generator, dtype=torch.float64))
+    scales = torch.logspace(0, -decades / 2, dimensions, dtype=torch.float64)
+    return torch.randn(count, dimensions, generator=generator, dtype=torch.float64) * scales @ turn
+
+
+def exact_overlap(a, b):
+    """By the longer way: singular values of factors, which no root of rounding enters."""
+    return float(torch.linalg.svdvals(frechet._factor(a).T @ frechet._factor(b)).sum())
+
+
+@pytest.mark.parametrize("decades", [0, 4, 8, 12])
+@pytest.mark.parametrize("dimensions", [40, 300])
+def test_eigenvalues_and_singular_values_agree_or_the_latter_are_used(decades, dimensions):
+    a, b = (Moments().add(spread(seed, 1000, dimensions, decades)) for seed in (20, 21))
+    exact = exact_overlap(a.covariance, b.covariance)
+    total = float(a.covariance.trace() + b.covariance.trace())
+    expected = float((a.mean - b.mean).square().sum()) + total - 2 * exact
+    assert abs(frechet_distance(a, b) - expected) < 1e-10 * total
+    assert frechet_distance(a, b) == pytest.approx(by_sqrtm(a, b), rel=1e-6, abs=1e-9 * total)
+
+
+def test_fewer_samples_than_dimensions_take_the_exact_way():
+    a, b = Moments().add(sets(22, 20, 50)), Moments().add(sets(23, 30, 50))
+    assert a.too_few
+    assert frechet._overlap_by_eigenvalues(a.covariance, b.covariance, 1e-11) is None
+    overlap = exact_overlap(a.covariance, b.covariance)
+    gap = float((a.mean - b.mean).square().sum())
+    expected = gap + float(a.covariance.trace() + b.covariance.trace()) - 2 * overlap
+    assert frechet_distance(a, b) == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_lower_half_of_a_congruence_is_the_product(monkeypatch):
+    monkeypatch.setattr(frechet, "_BLOCK", 7)
+    lower = torch.linalg.cholesky(Moments().add(sets(24, 100, 30)).covariance)
+    symmetric = Moments().add(sets(25, 100, 30)).covariance
+    found = frechet._congruent(lower, symmetric)
+    torch.testing.assert_close(found.tril(), (lower.T @ symmetric @ lower).tril())
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_the_distance_is_torchmetrics_with_the_same_network():
+    image = pytest.importorskip("torchmetrics.image.fid", reason="pip install --target DIR torchmetrics")
+    network = extractor("resnet20-cifar10", asset("resnet20_cifar10.safetensors"))
+
+    class Wrapped(torch.nn.Module):
+        num_features = 64
+
+        def forward(self, images):
+            return network(images)
+
+    pixels, _ = cifar(600)
+    theirs = image.FrechetInceptionDistance(feature=Wrapped(), input_img_size=(3, 32, 32)).set_dtype(
+        torch.float64
+    )
+    ours = Moments(), Moments()
+    for part in range(2):
+        for batch in pixels[part * 300 : part * 300 + 300].split(100):
+            theirs.update(batch, real=part == 0)
+            ours[part].add(network(batch))
+    assert frechet_distance(*ours) == pytest.approx(float(theirs.compute()), rel=1e-5)

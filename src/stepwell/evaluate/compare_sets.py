@@ -145,8 +145,8 @@ def _notes(generated: Side, reference: Side, extractor: Extractor, bare: bool) -
         count = one.statistics.count
         if count is not None and count <= extractor.dimensions:
             notes.append(
-                f"{one.name}: {count} images are too few for {extractor.dimensions} dimensions. The distance is "
-                "far too large: compare it only with others at this count."
+                f"{one.name}: {count} images are too few for {extractor.dimensions} dimensions. The distance "
+                "is far too large: compare it only with others at this count."
             )
         if one.statistics.identity is None:
             notes.append(
