@@ -15,6 +15,7 @@ from stepwell.generate.grid import sheet
 from stepwell.generate.images import generate
 from stepwell.processes.discrete import DiscreteProcess
 from stepwell.recipes.build import Experiment, evaluation_of, experiment, on_cpu, plan_of, training_of
+from stepwell.recipes.launch import require_whole_networks
 from stepwell.recipes.schema import MAY_CHANGE, Recipe
 from stepwell.runs.directory import ENVIRONMENT, Run, RunError, write_json
 from stepwell.runs.environment import environment
@@ -38,6 +39,7 @@ def run_recipe(
         log_with=trackers,
         project_dir=str(out),
     )
+    require_whole_networks(accelerator)
     leads = accelerator.is_main_process
     made = experiment(recipe)
     run = _open(out, recipe) if leads else None
