@@ -1,0 +1,193 @@
+"""Images on disk: written once, resumed where they stopped, never mixed with those of something else."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import stepwell
+from stepwell.core.errors import InvalidParameter, StepwellError
+from stepwell.core.group import Alone
+from stepwell.generate.identity import OtherImages
+from stepwell.generate.images import Request, generate
+from stepwell.generate.to_disk import Task, write_images
+from stepwell.models.build import build
+
+REQUEST = Request(7, (3, 8, 8), steps=2, batch=2, labels=(0, 2))
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    torch.manual_seed(0)
+    network = build("micro", channels=3, image_size=8, classes=3, label_dropout=0.1).eval()
+    return Task(network, stepwell.process("linear", timesteps=20), REQUEST)
+
+
+@pytest.fixture(scope="module")
+def pixels(task: Task) -> np.ndarray:
+    """[7, 8, 8, 3]."""
+    return torch.cat(list(generate(task.denoiser, task.process, REQUEST))).permute(0, 2, 3, 1).numpy()
+
+
+def of_folder(folder: Path) -> np.ndarray:
+    return np.stack([np.asarray(Image.open(path)) for path in sorted(folder.glob("*.png"))])
+
+
+def test_folder_and_array_hold_the_images_in_order(task: Task, pixels: np.ndarray, tmp_path: Path) -> None:
+    assert write_images(task, tmp_path / "folder", Alone()) == 7
+    assert np.array_equal(of_folder(tmp_path / "folder"), pixels)
+    assert write_images(task, tmp_path / "deep" / "a.npz", Alone()) == 7
+    with np.load(tmp_path / "deep" / "a.npz") as found:
+        assert np.array_equal(found["images"], pixels)
+        assert found["labels"].tolist() == [0, 2, 0, 2, 0, 2, 0]
+    kept = {path.name for path in (tmp_path / "deep").iterdir()}
+    assert kept == {"a.npz", "a.npz.generation.json"}
+    unconditional = replace(task, request=replace(REQUEST, labels=()))
+    write_images(unconditional, tmp_path / "b.npz", Alone())
+    assert np.load(tmp_path / "b.npz").files == ["images"]
+
+
+def test_a_sheet_is_made_anew_and_stays_small(task: Task, tmp_path: Path) -> None:
+    for _ in range(2):
+        assert write_images(task, tmp_path / "a.png", Alone()) == 7
+    with Image.open(tmp_path / "a.png") as picture:
+        assert picture.width == (3 * 9 - 1) * 8
+    with pytest.raises(InvalidParameter, match="a sheet of 4,097 images is too large"):
+        write_images(replace(task, request=replace(REQUEST, count=4097)), tmp_path / "b.png", Alone())
+
+
+class Stopped(Exception):
+    pass
+
+
+def stopping_after(batches: int) -> object:
+    """A decoder that dies in the middle."""
+    left = iter(range(batches + 1))
+
+    def decode(x: torch.Tensor) -> torch.Tensor:
+        from stepwell.data.source import to_pixels
+
+        if next(left, None) is None:
+            raise Stopped
+        return to_pixels(x)
+
+    return decode
+
+
+@pytest.mark.parametrize("name", ["folder", "a.npz"])
+def test_what_was_stopped_is_continued(name: str, task: Task, pixels: np.ndarray, tmp_path: Path) -> None:
+    out = tmp_path / name
+    # An .npz decodes once more, to know its shape.
+    dying = replace(task, decode=stopping_after(2 if name == "a.npz" else 1))
+    with pytest.raises(Stopped):
+        write_images(dying, out, Alone())
+    heard: list[tuple[int, bool]] = []
+    assert write_images(task, out, Alone(), lambda count, made: heard.append((count, made))) == 3
+    assert sorted(heard) == [(1, True), (2, False), (2, False), (2, True)]
+    found = of_folder(out) if name == "folder" else np.load(out)["images"]
+    assert np.array_equal(found, pixels)
+    assert write_images(task, out, Alone()) == 0, "and then there is nothing left to do"
+
+
+def test_a_folder_grows_and_mends(task: Task, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    write_images(task, folder, Alone())
+    before = of_folder(folder)
+    (folder / "000003.png").unlink()
+    grown = replace(task, request=replace(REQUEST, count=10))
+    # Two images of the batch with the gap, and the batches of images 6 to 9.
+    assert write_images(grown, folder, Alone()) == 6
+    after = of_folder(folder)
+    assert len(after) == 10
+    # The last image was in a batch of one, and is in one of two: a level of 255 at most.
+    assert np.array_equal(after[:6], before[:6])
+    assert np.abs(after[6].astype(int) - before[6]).max() <= 1
+
+
+@pytest.mark.parametrize("name", ["folder", "a.npz"])
+def test_images_of_something_else_are_not_mixed_in(name: str, task: Task, tmp_path: Path) -> None:
+    out = tmp_path / name
+    write_images(task, out, Alone())
+    for key, value in {"seed": 1, "steps": 3, "solver": "heun", "guidance": 2.0, "labels": (1,)}.items():
+        with pytest.raises(OtherImages, match=f"{key} was .* choose another --out"):
+            write_images(replace(task, request=replace(REQUEST, **{key: value})), out, Alone())
+    torch.manual_seed(1)
+    other = build("micro", channels=3, image_size=8, classes=3, label_dropout=0.1).eval()
+    with pytest.raises(OtherImages, match="weights was"):
+        write_images(replace(task, denoiser=other), out, Alone())
+    if name == "a.npz":
+        with pytest.raises(OtherImages, match="count was 7 and is 8"):
+            write_images(replace(task, request=replace(REQUEST, count=8)), out, Alone())
+    assert write_images(replace(task, request=replace(REQUEST, batch=4)), out, Alone()) == 0
+
+
+def test_places_that_cannot_be_used(task: Task, tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "mine.png").write_bytes(b"")
+    (tmp_path / "theirs.npz").write_bytes(b"")
+    (tmp_path / "file").write_bytes(b"")
+    for name, said in {
+        "photos": "not of stepwell generate",
+        "theirs.npz": "not of stepwell generate",
+        "file": "is a file",
+        "a.jpg": "a folder of PNGs, an .npz or a .png sheet",
+    }.items():
+        with pytest.raises(StepwellError, match=said):
+            write_images(task, tmp_path / name, Alone())
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "mine.png", "photos", "theirs.npz"]
+    write_images(task, tmp_path / "folder", Alone())
+    (tmp_path / "folder" / "generation.json").write_text("{half")
+    with pytest.raises(OtherImages, match="is damaged"):
+        write_images(task, tmp_path / "folder", Alone())
+
+
+def test_a_request_that_cannot_be_met_leaves_nothing_behind(task: Task, tmp_path: Path) -> None:
+    for changes in ({"steps": 21}, {"labels": (9,)}, {"solver": "unipc", "steps": 20}):
+        with pytest.raises(InvalidParameter):
+            write_images(replace(task, request=replace(REQUEST, **changes)), tmp_path / "x", Alone())
+    assert not (tmp_path / "x").exists()
+
+
+MEMORY = """
+import json, resource, sys
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+import stepwell
+from stepwell.core.group import Alone
+from stepwell.generate.images import Request
+from stepwell.generate.to_disk import Task, write_images
+
+class Nothing(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.unused = torch.nn.Parameter(torch.zeros(1))
+    def forward(self, x, time, condition):
+        return torch.zeros_like(x)
+
+peaks = {}
+for count in (200, 2000):
+    for name in ("folder", "images.npz"):
+        task = Task(Nothing(), stepwell.process("linear"), Request(count, (3, 64, 64), steps=1, batch=50))
+        write_images(task, Path(sys.argv[1]) / str(count) / name, Alone())
+    peaks[count] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(json.dumps(peaks))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in kB on Linux only")
+def test_memory_does_not_grow_with_the_number_of_images(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", MEMORY, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr[-2000:]
+    peaks = json.loads(done.stdout)
+    # 1,800 more images are 22 MB of pixels, and 88 MB as floats.
+    assert peaks["2000"] - peaks["200"] < 10_000
