@@ -185,6 +185,15 @@ def test_a_name_on_the_hub_goes_to_diffusers_with_its_part(
     assert asked == [("someone/model", "vae"), ("someone/model", None)]
 
 
+def test_a_hub_that_does_not_answer_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent(name: str, **more: object) -> object:
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(AutoencoderKL, "load_config", silent)
+    with pytest.raises(BadAutoencoder, match=r"no route to host Check the connection .*hub:ORG/NAME/vae"):
+        load_autoencoder("hub:someone/model")
+
+
 def test_images_must_be_whole_latents(tmp_path: Path) -> None:
     found = load_autoencoder(str(saved("AutoencoderKL", tmp_path)))
     with pytest.raises(

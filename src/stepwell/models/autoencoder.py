@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -148,7 +148,9 @@ def _of_diffusers(name: str, source: str, more: dict[str, str]) -> Autoencoder:
     try:
         config = diffusers.AutoencoderKL.load_config(source, **more)
     except (OSError, ValueError) as error:
-        raise BadAutoencoder(f"the autoencoder {name} cannot be loaded: {_short(error)}") from error
+        raise BadAutoencoder(
+            f"the autoencoder {name} cannot be loaded: {_short(error)}{_hint(name)}"
+        ) from error
     kind = config.get("_class_name")
     if kind not in _CLASSES:
         raise BadAutoencoder(f"{name} is {kind or 'of no class'}, and must be one of {', '.join(_CLASSES)}.")
@@ -157,7 +159,9 @@ def _of_diffusers(name: str, source: str, more: dict[str, str]) -> Autoencoder:
             source, torch_dtype=torch.float32, output_loading_info=True, **more
         )
     except (OSError, ValueError, RuntimeError, SafetensorError, json.JSONDecodeError) as error:
-        raise BadAutoencoder(f"the weights of {name} cannot be loaded: {_short(error)}") from error
+        raise BadAutoencoder(
+            f"the weights of {name} cannot be loaded: {_short(error)}{_hint(name)}"
+        ) from error
     # diffusers only warns of these and leaves the rest random.
     lost = [*report["missing_keys"], *report["mismatched_keys"]]
     if lost:
@@ -202,16 +206,21 @@ def _frozen(network: nn.Module) -> nn.Module:
 def fingerprint(network: nn.Module) -> str:
     """A digest of names, shapes and values of all weights: equal networks, wherever they are, agree."""
     total = sha256()
-    for name, value in _sorted(network):
+    for name, value in sorted(network.state_dict().items()):
         total.update(f"{name} {list(value.shape)} {value.dtype};".encode())
         total.update(value.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return total.hexdigest()
 
 
-def _sorted(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from sorted(network.state_dict().items())
-
-
 def _short(error: Exception) -> str:
     """The first sentence of a foreign error: the rest is often a page long."""
     return " ".join(str(error).split())[:300]
+
+
+def _hint(name: str) -> str:
+    if not name.startswith(HUB):
+        return ""
+    return (
+        " Check the connection and the name; the autoencoder of a whole pipeline is a part of it "
+        "(hub:ORG/NAME/vae); without a connection give a folder."
+    )
