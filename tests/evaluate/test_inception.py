@@ -96,6 +96,7 @@ def single_precision(half: dict[str, torch.Tensor], network: nn.Module) -> dict[
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*torch.jit.load:DeprecationWarning")
 @pytest.mark.parametrize("images", ["cifar", "flowers"])
 @torch.no_grad()
 def test_features_of_many_real_images_are_the_reference_networks(images: str) -> None:

@@ -73,6 +73,9 @@ def run(options: argparse.Namespace) -> None:
             f"{options.directory} is not a run. To compare it with other images, name them: "
             f"stepwell evaluate {options.directory} REFERENCE"
         )
+    given = evaluate_sets.given(options)
+    if given:
+        raise StepwellError(f"{', '.join(given)} compare two sets: name a REFERENCE, or leave them out.")
     _score_run(options)
 
 
@@ -80,9 +83,6 @@ def _score_run(options: argparse.Namespace) -> None:
     from stepwell.recipes.build import trained
     from stepwell.recipes.score import Effort, score
 
-    given = evaluate_sets.given(options)
-    if given:
-        raise StepwellError(f"{', '.join(given)} compare two sets: name a REFERENCE, or leave them out.")
     made = trained(options.directory, averaged=not options.raw)
     generated = 1000 if options.generated is None else options.generated
     found = score(made, Effort(generated=generated, steps=options.steps))

@@ -119,7 +119,7 @@ class ArrayOfImages:
         self.name = str(path)
         self._path, self._size = path, size
         self._array = _images_in(path)
-        channels_first(self.name, self._array[:1])
+        channels_first(self.name, np.array(self._array[:1]))
         if self._array.dtype != np.uint8:
             raise BadData(
                 f"{path} holds {self._array.dtype} images, and must hold uint8 from 0 to 255: for floats in "
@@ -180,7 +180,7 @@ def _images_in(path: Path) -> NDArray[Any]:
             entry = archive.getinfo(f"{key}.npy")
             if entry.compress_type == zipfile.ZIP_STORED:
                 return _mapped(path, archive, entry)
-        with np.load(path, allow_pickle=False) as stored:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
             array: NDArray[Any] = stored[key]
             return array
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:

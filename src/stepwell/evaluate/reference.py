@@ -50,7 +50,7 @@ def read_statistics(path: Path, extractor: Extractor) -> Statistics:
     Only our own files say which extractor made them; of others the dimensions must do.
     """
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
             mean, covariance = stored["mu"], stored["sigma"]
             count = int(stored["count"]) if "count" in stored else None
             identity = str(stored["extractor"]) if "extractor" in stored else None
@@ -98,7 +98,7 @@ def write_statistics(path: Path, statistics: Statistics) -> None:
 def _kept(path: Path, features: Features) -> Statistics | None:
     """Statistics from an earlier time; damaged ones are computed again."""
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
             if int(stored["count"]) != features.count or str(stored["extractor"]) != features.identity:
                 return None
             mean, covariance = _double(stored["mu"]), _double(stored["sigma"])
