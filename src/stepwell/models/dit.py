@@ -35,7 +35,7 @@ SIZES = {
     "dit-l-2": Size(1024, 24, 16),
     "dit-xl-2": Size(1152, 28, 16),
 }
-"""Table 1 of Peebles and Xie 2023."""
+"""The configurations of Peebles and Xie 2023."""
 
 
 class _Given(nn.Module):

@@ -45,7 +45,7 @@ class Perceptron(nn.Module):
 class Block(nn.Module):
     """x + attention(norm(x)), then x + perceptron(norm(x)); a long skip is concatenated and projected first.
 
-    Of the five ways to add a skip that Bao et al. 2023 compare (Sec. 3.1), this is the one they choose.
+    Of the ways to add a skip that Bao et al. 2023 compare, this is the one they choose.
     """
 
     def __init__(self, width: int, heads: int, dropout: float = 0.0, skip: bool = False) -> None:

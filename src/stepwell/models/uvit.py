@@ -27,6 +27,8 @@ class Size:
     """Blocks beside the one in the middle: the paper's layers less one."""
     heads: int
     patch: int = 2
+    smooth: bool = True
+    """A 3x3 convolution over the finished image, against seams between patches."""
 
 
 SIZES = {
@@ -35,12 +37,13 @@ SIZES = {
     "uvit-s-deep": Size(512, 16, 8),
     "uvit-m": Size(768, 16, 12, patch=4),
     "uvit-l": Size(1024, 20, 16),
-    "uvit-h": Size(1152, 28, 16),
+    # The published configuration of H on latents has no convolution at the end (500,832,016 parameters).
+    "uvit-h": Size(1152, 28, 16, smooth=False),
     # Kim et al. 2025, Table 9: H's width with depth 12. Section 6.2 says U-ViT and Table 5 says ADM; a
-    # published U-ViT of this width has depth 28 (`uvit-h`). We build what Table 9 prints.
-    "uvit-imagenet": Size(1152, 12, 16),
+    # published U-ViT of this width has depth 28 (`uvit-h`). We build what Table 9 prints, otherwise as H.
+    "uvit-imagenet": Size(1152, 12, 16, smooth=False),
 }
-"""Table 1 of Bao et al. 2023, with the patch of the data set where its parameters are quoted."""
+"""The configurations of Bao et al. 2023, with the patch of the data set where its parameters are quoted."""
 
 
 class UViT(nn.Module):
@@ -62,7 +65,8 @@ class UViT(nn.Module):
         self.second = nn.ModuleList(Block(width, size.heads, task.dropout, skip=True) for _ in half)
         self.norm = nn.LayerNorm(width)
         self.predict = nn.Linear(width, task.channels_out * pixels)
-        self.smooth = nn.Conv2d(task.channels_out, task.channels_out, kernel_size=3, padding=1)
+        channels = task.channels_out
+        self.smooth = nn.Conv2d(channels, channels, 3, padding=1) if size.smooth else nn.Identity()
         self._initialise()
 
     def _initialise(self) -> None:
