@@ -1,7 +1,7 @@
 """Do distances fall while a model learns? A run's checkpoints against its training images.
 
     python benchmarks/make_cifar10_subset.py ASSETS runs/cifar10-subset.npz
-    stepwell train images data=runs/cifar10-subset.npz model=small keep=20 checkpoint_every=250 out=runs/cifar10
+    stepwell train images data=runs/cifar10-subset.npz model=small keep=20 out=runs/cifar10
     python benchmarks/cifar10_checkpoints.py runs/cifar10 --count 2000
 
 Every checkpoint on ResNet-20's features, the first and the last on Inception's too (FID). Weights are found
