@@ -9,7 +9,7 @@ import pytest
 import torch
 from real_images import PatchMeans
 
-from stepwell.evaluate.compare_sets import Effort, compare, side
+from stepwell.evaluate.compare_sets import Reading, compare, side
 from stepwell.evaluate.extractors import Extractor, extractor
 from stepwell.evaluate.frechet import Moments, frechet_distance
 from stepwell.evaluate.reference import (
@@ -40,7 +40,7 @@ def quiet(name: str, done: int, total: int) -> None:
 
 
 def of(network: Extractor, path: Path):
-    return side(path, network, Effort(), quiet)
+    return side(path, network, Reading(), quiet)
 
 
 def test_statistics_of_the_field_give_the_distance_and_nothing_is_faked(

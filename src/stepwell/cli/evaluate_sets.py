@@ -45,21 +45,21 @@ def looks_like_images(path: Path) -> bool:
 def run(options: argparse.Namespace) -> None:
     """Extract on all ranks, compare and print on the first."""
     from stepwell.core import require
-    from stepwell.evaluate.compare_sets import Effort, compare, side
+    from stepwell.evaluate.compare_sets import Reading, compare, side
     from stepwell.evaluate.extractors import extractor
 
     count, size = (
         None if value is None else require.count(name, value)
         for name, value in (("-n", options.generated), ("--size", options.size))
     )
-    effort = Effort(count, size, require.count("--batch", 32 if options.batch is None else options.batch))
+    reading = Reading(count, size, require.count("--batch", 32 if options.batch is None else options.batch))
     with _processes() as rank:
         network = extractor(
             options.extractor or "inception", options.weights, resize=options.resize or "clean"
-        )
+        ).on(_device())
         with _Bar(silent=rank > 0) as bar:
-            ours = side(options.directory, network, effort, bar.update)
-            theirs = side(options.reference, network, effort, bar.update)
+            ours = side(options.directory, network, reading, bar.update)
+            theirs = side(options.reference, network, reading, bar.update)
         if rank > 0:
             return
         found = compare(ours, theirs, network)
@@ -82,6 +82,13 @@ def _processes() -> Iterator[int]:
         yield dist.get_rank()
     finally:
         dist.destroy_process_group()
+
+
+def _device() -> str:
+    """A GPU of this process's own, if there is one."""
+    import torch
+
+    return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu"
 
 
 class _Bar:

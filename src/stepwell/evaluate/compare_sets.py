@@ -34,7 +34,7 @@ _FEWEST = 4
 
 
 @dataclass(frozen=True)
-class Effort:
+class Reading:
     """How sets are read."""
 
     count: int | None = None
@@ -98,7 +98,7 @@ def _training_images(run: Path) -> ImageSet:
     return SourceOfImages(cast(ImageSource, data.train))
 
 
-def side(spec: str | Path, extractor: Extractor, effort: Effort, progress: Progress) -> Side:
+def side(spec: str | Path, extractor: Extractor, reading: Reading, progress: Progress) -> Side:
     """A set or a statistics file, ready to be compared.
 
     Reference batches of guided-diffusion have both: statistics of the whole data set and some of its images.
@@ -108,12 +108,12 @@ def side(spec: str | Path, extractor: Extractor, effort: Effort, progress: Progr
     stored = read_statistics(path, extractor) if has_statistics(path) else None
     if stored is not None and not any(key in KEYS for key in keys_of(path)):
         return Side(str(spec), None, stored)
-    images = open_images(spec, extractor, effort.size)
+    images = open_images(spec, extractor, reading.size)
     features = extract(
         images,
         extractor,
-        count=effort.count,
-        batch=effort.batch,
+        count=reading.count,
+        batch=reading.batch,
         progress=lambda done, total: progress(str(spec), done, total),
     )
     if features.count < 2:

@@ -106,7 +106,7 @@ def kernel_distance(
     subsets share examples, so their spread / sqrt(subsets) would be far too small an error; this one is the
     delete-d jackknife's (Shao and Wu 1989).
     """
-    a, b = _features(features_a), _features(features_b)
+    a, b = _checked(features_a), _checked(features_b)
     _same_dimensions(a[0], b[0])
     smaller = min(len(a), len(b))
     size = min(_SUBSET, smaller // 2) if size is None else size
@@ -177,13 +177,17 @@ def _kernel_with_itself(a: Tensor) -> Tensor:
 
 
 def _subset(values: Tensor, size: int, generator: torch.Generator) -> Tensor:
-    return values[torch.randperm(len(values), generator=generator)[:size]]
+    return values[torch.randperm(len(values), generator=generator)[:size]].to(torch.float64)
 
 
 def _features(features: Tensor) -> Tensor:
+    return _checked(features).to(torch.float64)
+
+
+def _checked(features: Tensor) -> Tensor:
     if features.dim() != 2 or len(features) == 0:
         raise InvalidParameter(f"features must be [B, D] with B of at least 1, not {tuple(features.shape)}.")
-    values = features.detach().to("cpu", torch.float64)
+    values = features.detach().cpu()
     if not torch.isfinite(values).all():
         raise InvalidParameter("features must be finite: some are NaN or infinite.")
     return values
