@@ -133,3 +133,15 @@ def test_two_processes_write_the_same_bytes_as_one(run: Path, tmp_path: Path) ->
     with np.load(together / "images.npz") as found:
         assert found["images"].shape == (11, 16, 16, 1)
         assert found["labels"].tolist() == [*range(10), 0]
+
+
+def test_an_earlier_checkpoint_makes_other_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, pictures = tmp_path / "run", {}
+    assert main(["train", "fashion16", *SMALL, "steps=4", "lr=0.1", f"out={out}"]) == 0
+    for step in ("2", "4"):
+        words = ["generate", str(out), "--out", str(tmp_path / f"{step}.npz"), "-n", "2"]
+        assert main([*words, "--checkpoint", step]) == 0
+        pictures[step] = np.load(tmp_path / f"{step}.npz")["images"]
+    assert not np.array_equal(pictures["2"], pictures["4"])
+    said = refused(capsys, "generate", str(out), "--out", str(tmp_path / "x.npz"), "--checkpoint", "3")
+    assert "no checkpoint of step 3: those kept are 2, 4" in said

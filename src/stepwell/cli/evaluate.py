@@ -48,6 +48,9 @@ def register(verbs: Any) -> None:
     verb.add_argument("--json", action="store_true", help="for programs")
     of_run = verb.add_argument_group("of a run")
     of_run.add_argument("--steps", type=int, default=None, help="denoising steps; by default the recipe's")
+    of_run.add_argument(
+        "--checkpoint", type=int, metavar="STEP", help="the weights after this step; the newest"
+    )
     of_run.add_argument("--raw", action="store_true", help="the last weights, not their average")
     evaluate_sets.add_options(verb.add_argument_group("of two sets"))
     verb.set_defaults(run=run)
@@ -64,8 +67,10 @@ def run(options: argparse.Namespace) -> None:
                 f"{options.directory} --out images.npz -n 10000, then: stepwell evaluate images.npz "
                 f"{options.reference}"
             )
-        if options.steps is not None or options.raw:
-            raise StepwellError("--steps and --raw belong to a run: leave them out to compare two sets.")
+        if options.steps is not None or options.checkpoint is not None or options.raw:
+            raise StepwellError(
+                "--steps, --checkpoint and --raw belong to a run: leave them out to compare two sets."
+            )
         evaluate_sets.run(options)
         return
     if not is_run and evaluate_sets.looks_like_images(options.directory):
@@ -83,7 +88,7 @@ def _score_run(options: argparse.Namespace) -> None:
     from stepwell.recipes.build import trained
     from stepwell.recipes.score import Effort, score
 
-    made = trained(options.directory, averaged=not options.raw)
+    made = trained(options.directory, averaged=not options.raw, step=options.checkpoint)
     generated = 1000 if options.generated is None else options.generated
     found = score(made, Effort(generated=generated, steps=options.steps))
     if options.json:
@@ -95,9 +100,13 @@ def _score_run(options: argparse.Namespace) -> None:
             print(f"  {name.removeprefix('objective/') + ' loss':28} {value:.5f}")
     for name, value in found.get("bits_per_dimension", {}).items():
         print(f"  {'bits per dimension, ' + name:28} {value:.4f}")
-    distances = found.get("fashion16_features", {})
-    if distances:
-        print(f"  Fréchet distance on fashion16 features (not FID), {distances['generated']} images:"
-              f" {distances['frechet_distance']:.3f}")  # fmt: skip
-        print(f"  kernel distance: {distances['kernel_distance']:.5f}"
-              f" ± {distances['kernel_distance_standard_error']:.5f}")  # fmt: skip
+    for name, distances in found.items():
+        if name.endswith("_features"):
+            _print_distances(name.removesuffix("_features"), distances)
+
+
+def _print_distances(features: str, found: dict[str, Any]) -> None:
+    title = "FID" if features == "inception" else f"Fréchet distance on {features} features (not FID)"
+    error = found["kernel_distance_standard_error"]
+    print(f"  {title}, {found['generated']} images: {found['frechet_distance']:.3f}")
+    print(f"  kernel distance: {found['kernel_distance']:.5f} ± {error:.5f}")

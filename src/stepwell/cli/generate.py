@@ -34,6 +34,9 @@ def register(verbs: Any) -> None:
     verb.add_argument("--labels", default=None, help="classes to cycle through, such as 0,1,2")
     verb.add_argument("--guidance", type=float, default=None, help="above 1: classifier-free guidance")
     verb.add_argument("--eta", type=float, default=0.0, help="noise of ddim, 0 to 1")
+    verb.add_argument(
+        "--checkpoint", type=int, metavar="STEP", help="the weights after this step; the newest"
+    )
     verb.add_argument("--raw", action="store_true", help="the last weights, not their average")
     verb.add_argument(
         "--dry-run", action="store_true", help="say what it would make and how long it would take"
@@ -56,7 +59,7 @@ def run(options: argparse.Namespace) -> None:
     from stepwell.recipes.build import trained
 
     with ranks() as group:
-        made = trained(options.directory, averaged=not options.raw)
+        made = trained(options.directory, averaged=not options.raw, step=options.checkpoint)
         task = Task(made.denoiser.to(own_device()), made.process, requested(made, options), made.decode)
         if not options.dry_run:
             _write(task, options.out, group)

@@ -150,6 +150,15 @@ def _choices(recipe: Recipe) -> list[str]:
     ]
 
 
+def _guidance(recipe: Recipe) -> list[str]:
+    if recipe.guidance == 1 or (recipe.labels and recipe.label_dropout > 0):
+        return []
+    return [
+        f"guidance={recipe.guidance:g} compares a class with no class: it needs labels=true and "
+        "label_dropout above 0, or guidance=1"
+    ]
+
+
 def _extractor(recipe: Recipe) -> list[str]:
     from stepwell.evaluate.extractors import NAMES
 
@@ -195,4 +204,4 @@ def _data(recipe: Recipe) -> list[str]:
     return []
 
 
-RULES = (_positive, _not_negative, _shares, _choices, _extractor, _tracker, _names, _data)
+RULES = (_positive, _not_negative, _shares, _choices, _guidance, _extractor, _tracker, _names, _data)
