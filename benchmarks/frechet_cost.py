@@ -14,10 +14,10 @@ DIMENSIONS, SAMPLES = 2048, 5000
 
 
 def features(seed: int) -> torch.Tensor:
-    """Correlated features whose covariance has eigenvalues over four powers of ten, as Inception's."""
+    """Correlated features whose covariance has eigenvalues over seven powers of ten."""
     generator = torch.Generator().manual_seed(seed)
-    turn = torch.randn(DIMENSIONS, DIMENSIONS, generator=generator, dtype=torch.float64) / DIMENSIONS**0.5
-    scales = torch.logspace(0, -2, DIMENSIONS, dtype=torch.float64)
+    turn, _ = torch.linalg.qr(torch.randn(DIMENSIONS, DIMENSIONS, generator=generator, dtype=torch.float64))
+    scales = torch.logspace(0, -3.5, DIMENSIONS, dtype=torch.float64)
     return torch.randn(SAMPLES, DIMENSIONS, generator=generator, dtype=torch.float64) * scales @ turn
 
 

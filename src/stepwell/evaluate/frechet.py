@@ -84,7 +84,7 @@ def frechet_distance(a: Normal, b: Normal) -> float:
     first, second = a.covariance, b.covariance
     _same_dimensions(a.mean, b.mean)
     total = first.trace() + second.trace()
-    overlap = _overlap_by_eigenvalues(first, second, 1e-11 * float(total))
+    overlap = _overlap_by_eigenvalues(first, second)
     if overlap is None:
         overlap = torch.linalg.svdvals(_factor(first).T @ _factor(second)).sum()
     return max(float((a.mean - b.mean).square().sum() + total - 2 * overlap), 0.0)
@@ -126,21 +126,26 @@ def kernel_distance(
     return KernelDistance(float(found.mean()), error)
 
 
-def _overlap_by_eigenvalues(first: Tensor, second: Tensor, allowed: float) -> Tensor | None:
-    """tr (C1 C2)^1/2 from the eigenvalues of L' C2 L where L L' = C1, or None if `allowed` is exceeded.
+def _overlap_by_eigenvalues(first: Tensor, second: Tensor) -> Tensor | None:
+    """tr (C1 C2)^1/2 from the eigenvalues of L' C2 L where L L' = C1; None if one of them is singular.
 
-    A root turns a rounding r of an eigenvalue e into r / (2 e^1/2), which is large only where covariances are
-    (almost) singular: there, singular values of factors are exact, and twice as slow.
+    The roots of eigenvalues that should be 0 are 1e-8 and not 1e-16: so singular covariances go by singular
+    values of factors, which have no such error and take four times as long. Of others, with eigenvalues over
+    up to 14 powers of ten, both ways agree to 2e-12 of the traces.
     """
-    lower, failed = torch.linalg.cholesky_ex(first)
-    if failed:
+    lower = _triangle(first)
+    if lower is None or _triangle(second) is None:
         return None
-    values = torch.linalg.eigvalsh(_congruent(lower, second))
-    rounding = 16 * torch.finfo(values.dtype).eps * values[-1]
-    if values[0] <= rounding or float((rounding / (2 * values.sqrt())).sum()) > allowed:
-        return None
-    overlap: Tensor = values.sqrt().sum()
+    overlap: Tensor = torch.linalg.eigvalsh(_congruent(lower, second)).clamp(min=0).sqrt().sum()
     return overlap
+
+
+def _triangle(covariance: Tensor) -> Tensor | None:
+    """The Cholesky factor, or None if a pivot is no more than rounding."""
+    lower, failed = torch.linalg.cholesky_ex(covariance)
+    least = len(covariance) * torch.finfo(covariance.dtype).eps * covariance.diagonal().max()
+    singular = bool(failed) or bool((lower.diagonal().square() <= least).any())
+    return None if singular else lower
 
 
 def _congruent(lower: Tensor, symmetric: Tensor) -> Tensor:
