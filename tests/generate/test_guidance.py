@@ -28,7 +28,7 @@ def test_guided_images_are_those_of_the_guided_mean(prediction: str, guidance: f
     process = stepwell.process("linear", prediction=prediction)
     assert isinstance(process, DiscreteProcess)
     network = GaussianNetwork(process, STD, MEANS)
-    request = Request(4, SHAPE, "heun", 60, labels=(0, 1), guidance=guidance, clip=False)
+    request = Request(4, SHAPE, "heun", 60, labels=(0, 1), guidance=guidance, clip=None)
     found = torch.cat(list(generate(network, process, request, decode=lambda x: x)))
     first = float(sigma_at(process, route_of(process, "heun", 60).times[0]))
     for index, image in enumerate(found):

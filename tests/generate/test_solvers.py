@@ -26,7 +26,7 @@ DETERMINISTIC = ("ddim", "heun", "dpm-solver++", "unipc")
 
 def made(network: GaussianNetwork, solver: str, steps: int, **changes: object) -> Tensor:
     """Four float images [4, 1, 4, 4], as they are before decoding."""
-    request = Request(4, SHAPE, solver, steps, clip=False, **changes)  # type: ignore[arg-type]
+    request = Request(4, SHAPE, solver, steps, clip=None, **changes)  # type: ignore[arg-type]
     return torch.cat(list(generate(network, network.process, request, decode=lambda x: x)))
 
 
@@ -102,7 +102,7 @@ def test_ddpm_has_the_variance_of_its_own_chain(prediction: str, steps: int) -> 
     """On Gaussian data every step is x -> c x + sqrt(beta) z, so the variance is known exactly."""
     process = stepwell.process("linear", prediction=prediction)
     assert isinstance(process, DiscreteProcess)
-    request = Request(16, (1, 16, 16), "ddpm", steps, batch=16, clip=False)
+    request = Request(16, (1, 16, 16), "ddpm", steps, batch=16, clip=None)
     images = torch.cat(list(generate(GaussianNetwork(process, STD), process, request, decode=lambda x: x)))
     times = route_of(process, "ddpm", steps).times.tolist()
     kept = process.alphas_cumprod().tolist()
@@ -122,13 +122,14 @@ def test_ddpm_has_the_variance_of_its_own_chain(prediction: str, steps: int) -> 
 @pytest.mark.parametrize("prediction", PREDICTIONS)
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_clipping_reaches_every_solver(solver: str, prediction: str) -> None:
-    """Data around 3: clipped to 1, or 3 as they are."""
+    """Data around 3: clipped to 1 or 2, or 3 as they are."""
     process = stepwell.process("cosine", timesteps=100, prediction=prediction)
     assert isinstance(process, DiscreteProcess)
     network = GaussianNetwork(process, 0.01, [3.0])
-    request = Request(2, SHAPE, solver, 20)
-    clipped = torch.cat(list(generate(network, process, request, decode=lambda x: x)))
-    assert torch.allclose(clipped, torch.ones_like(clipped), atol=1e-5), "and no noise at the end"
+    for largest in (1.0, 2.0):
+        request = Request(2, SHAPE, solver, 20, clip=largest)
+        clipped = torch.cat(list(generate(network, process, request, decode=lambda x: x)))
+        assert torch.allclose(clipped, torch.full_like(clipped, largest), atol=1e-5), "no noise at the end"
     assert (made(network, solver, 20) - 3).abs().max() < 0.2
 
 
@@ -148,7 +149,7 @@ def test_heun_is_edms_first_algorithm() -> None:
     """Noise levels (Eq. 5, rho 7), no churn, the trapezoid but for the last step (Karras et al. 2022)."""
     process = stepwell.process("linear")
     assert isinstance(process, DiscreteProcess)
-    route = route_of(process, "heun", 12, clip=False)
+    route = route_of(process, "heun", 12, clip=None)
     x, most, least = started(route, process)
     ramp = torch.linspace(0, 1, 12, dtype=torch.float64)
     sigmas = [*((most ** (1 / 7) + ramp * (least ** (1 / 7) - most ** (1 / 7))) ** 7).tolist(), 0.0]

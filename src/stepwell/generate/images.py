@@ -34,8 +34,8 @@ class Request:
     """1: none; above it, classifier-free guidance (Ho and Salimans 2022)."""
     eta: float = 0.0
     """DDIM's noise; 1 is as noisy as DDPM."""
-    clip: bool = True
-    """Keep the predicted x0 in [-1, 1], where images lie and latents do not."""
+    clip: float | None = 1.0
+    """The largest value of a predicted x0: images lie in [-1, 1]. None: whatever the network says."""
 
     def __post_init__(self) -> None:
         for name in ("count", "steps", "batch"):

@@ -58,7 +58,7 @@ def route_of(
     steps: int,
     *,
     learned_variance: bool = False,
-    clip: bool = True,
+    clip: float | None = 1.0,
     eta: float = 0.0,
 ) -> Route:
     """`steps` steps of a solver through a process."""

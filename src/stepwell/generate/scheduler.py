@@ -6,8 +6,10 @@ import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
+import torch
 from diffusers import (
     DDIMScheduler,
     DDPMScheduler,
@@ -15,7 +17,6 @@ from diffusers import (
     HeunDiscreteScheduler,
     UniPCMultistepScheduler,
 )
-from torch import Tensor
 
 from stepwell.core import require
 from stepwell.core.errors import Unsupported
@@ -32,12 +33,13 @@ steps spent there are lost."""
 
 
 def scheduler_of(
-    process: NoiseProcess, solver: str, learned_variance: bool = False, clip: bool = True
+    process: NoiseProcess, solver: str, learned_variance: bool = False, clip: float | None = 1.0
 ) -> Any:
     """DDPM (Ho et al. 2020), DDIM (Song et al. 2021), Heun (Karras et al. 2022), DPM-Solver++ or UniPC."""
     table = _checked(process, solver)
     if solver in _LARGEST_SIGMA:
         table = _below(table, _LARGEST_SIGMA[solver], solver)
+    clipping: dict[str, Any] = {"clip_sample": clip is not None, "clip_sample_range": clip or 1.0}
     shared: dict[str, Any] = {
         "num_train_timesteps": table.timesteps,
         "trained_betas": table.betas().tolist(),
@@ -45,17 +47,18 @@ def scheduler_of(
     }
     if solver == "ddpm":
         variance = "learned_range" if learned_variance else "fixed_large"
-        return DDPMScheduler(**shared, clip_sample=clip, variance_type=variance)
+        return DDPMScheduler(**shared, **clipping, variance_type=variance)
     if solver == "ddim":
-        return DDIMScheduler(**shared, clip_sample=clip, set_alpha_to_one=True, timestep_spacing="trailing")
+        return DDIMScheduler(**shared, **clipping, set_alpha_to_one=True, timestep_spacing="trailing")
     if solver == "heun":
         with _quiet():
-            return HeunDiscreteScheduler(**shared, clip_sample=clip, use_karras_sigmas=True)
+            return HeunDiscreteScheduler(**shared, **clipping, use_karras_sigmas=True)
     kind = DPMSolverMultistepScheduler if solver == "dpm-solver++" else UniPCMultistepScheduler
-    # Dynamic thresholding with a largest value of 1 is clipping; the quantile that it computes first
-    # changes nothing and refuses batches of more than 16 million values.
-    scheduler = kind(**shared, thresholding=clip, sample_max_value=1.0, final_sigmas_type="zero")
-    scheduler._threshold_sample = _clipped
+    scheduler = kind(**shared, thresholding=clip is not None, final_sigmas_type="zero")
+    if clip is not None:
+        # Dynamic thresholding with a fixed threshold is clipping; the quantile that it computes first changes
+        # nothing and refuses batches of more than 16 million values.
+        scheduler._threshold_sample = partial(torch.clamp, min=-clip, max=clip)
     return scheduler
 
 
@@ -71,10 +74,6 @@ def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "__array__ implementation", DeprecationWarning)
         yield
-
-
-def _clipped(x0: Tensor) -> Tensor:
-    return x0.clamp(-1, 1)
 
 
 def _checked(process: NoiseProcess, solver: str) -> DiscreteProcess:

@@ -39,6 +39,11 @@ from stepwell.train.schedule import Warmup
 from stepwell.train.step import Training
 
 
+LATENTS_WITHIN = 10.0
+"""Deviations: no latent is that far out. Without a limit, eps predictions divided by the vanishing signal at
+the end of cosine become latents in the thousands."""
+
+
 @dataclass(frozen=True)
 class Experiment:
     """A recipe with its data and network: what training, generation and evaluation start from."""
@@ -67,7 +72,7 @@ class Experiment:
             seed=seed,
             labels=tuple(range(self.denoiser.classes)),
             guidance=recipe.guidance,
-            clip=self.data.latents is None,
+            clip=1.0 if self.data.latents is None else LATENTS_WITHIN,
         )
 
 
