@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 import torch
 from real_images import PatchMeans
 
-from stepwell.evaluate.compare_sets import Reading, compare, side
+from stepwell.data.source import BadData
+from stepwell.evaluate.compare_sets import Reading, compare, open_images, side
 from stepwell.evaluate.extractors import Extractor, extractor
 from stepwell.evaluate.frechet import Moments, frechet_distance
 from stepwell.evaluate.reference import (
@@ -108,3 +110,20 @@ def test_a_set_with_itself_and_too_few_images(network: Extractor, tmp_path: Path
     assert found.frechet < 1e-6 * float(few.statistics.covariance.trace())
     assert found.shares == (1.0, 1.0)
     assert any("10 images are too few for 12 dimensions" in note for note in found.notes)
+
+
+def test_cifar10s_batch_files_stand_for_its_training_images(network: Extractor, tmp_path: Path) -> None:
+    drawn = np.random.default_rng(5)
+    for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"):
+        batch = {b"data": drawn.integers(0, 256, (8, 3072), dtype=np.uint8), b"labels": [0] * 8}
+        (tmp_path / name).write_bytes(pickle.dumps(batch, protocol=2))
+    assert open_images(tmp_path, network).fetch([0, 39]).shape == (2, 3, 32, 32)
+    assert len(open_images(tmp_path, network)) == 40
+
+
+def test_what_is_no_set_of_images_is_told(network: Extractor, tmp_path: Path) -> None:
+    (tmp_path / "a.zip").touch()
+    with pytest.raises(BadData, match=r"neither a folder of images nor an [.]npz"):
+        open_images(tmp_path / "a.zip", network)
+    with pytest.raises(BadData, match="there is no"):
+        open_images(tmp_path / "b", network)

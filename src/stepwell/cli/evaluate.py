@@ -16,7 +16,8 @@ _EPILOG = """With one argument: held-out losses, bits per dimension and distance
 
 With two: distances between IMAGES and REFERENCE. Each is a folder of images, an .npz of uint8 images (images,
 x or arr_0), or an .npz of statistics (mu and sigma, as pytorch-fid, torch-fidelity and guided-diffusion write
-them). REFERENCE may also be a run directory, which stands for its training images, or fashion16.
+them). REFERENCE may also be CIFAR-10's folder or a run directory, which stand for their training
+images, or fashion16.
 
   stepwell generate runs/mine --out mine.npz -n 10000
   stepwell evaluate mine.npz cifar10/train --weights pt_inception-2015-12-05-6726825d.pth

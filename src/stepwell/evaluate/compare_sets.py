@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import cast
 
 from stepwell.core.errors import InvalidParameter, Unsupported
+from stepwell.data import cifar10
 from stepwell.data.load import EMBEDDED
 from stepwell.data.load import load as load_data
 from stepwell.data.source import BadData, ImageSource
@@ -73,16 +74,16 @@ class Comparison:
 
 
 def open_images(spec: str | Path, extractor: Extractor, size: int | None = None) -> ImageSet:
-    """A folder, an .npz of images, the training data of a run directory, or embedded data by name."""
+    """A folder, an .npz, CIFAR-10's batch files, the training data of a run, or embedded data by name."""
     path = Path(spec).expanduser()
     if (path / RECIPE).is_file():
         return _training_images(path)
+    if str(spec) in EMBEDDED or (path.is_dir() and cifar10.home(path) is not None):
+        return SourceOfImages(cast(ImageSource, load_data(str(spec), size=size).train))
     if path.is_dir():
         return FolderOfImages(path, extractor.channels, size)
     if path.is_file() and path.suffix.lower() == ".npz":
         return ArrayOfImages(path, size)
-    if str(spec) in EMBEDDED:
-        return SourceOfImages(cast(ImageSource, load_data(str(spec), size=size).train))
     if path.is_file():
         raise BadData(f"{path} is neither a folder of images nor an .npz file.")
     raise BadData(f"there is no {path}: give a folder of images or an .npz of images or statistics.")
