@@ -31,6 +31,7 @@ def run_recipe(
     recipe: Recipe, *, inexact: bool = False, say: Say = print, progress: Progress = lambda step, values: None
 ) -> Position:
     """Train from nothing or from the newest checkpoint of recipe.out, then generate samples."""
+    require_whole_networks()
     out = Path(recipe.out)
     trackers = None if recipe.tracker == "none" else recipe.tracker
     accelerator = Accelerator(
@@ -39,7 +40,6 @@ def run_recipe(
         log_with=trackers,
         project_dir=str(out),
     )
-    require_whole_networks(accelerator)
     leads = accelerator.is_main_process
     made = experiment(recipe)
     run = _open(out, recipe) if leads else None
