@@ -38,7 +38,6 @@ from stepwell.train.plan import Plan
 from stepwell.train.schedule import Warmup
 from stepwell.train.step import Training
 
-
 LATENTS_WITHIN = 10.0
 """Deviations: no latent is that far out. Without a limit, eps predictions divided by the vanishing signal at
 the end of cosine become latents in the thousands."""
