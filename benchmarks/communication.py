@@ -41,7 +41,7 @@ START = 100_000
 RANKS = (8, 64, 512)
 LATENCY, BANDWIDTH = 10e-6, 25e9
 """Assumed: 10 microseconds a hop, and 200 Gbit/s of each GPU's own."""
-MODELS = {"ddpm-cifar10": 35_746_307, "uvit-h": 500_832_164}
+MODELS = {"ddpm-cifar10": 35_746_307, "uvit-h": 500_832_016}
 """Networks and their parameters, whose gradients are reduced in float32."""
 
 

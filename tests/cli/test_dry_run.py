@@ -38,7 +38,7 @@ def test_a_network_for_a_cluster_is_not_allocated(capsys: pytest.CaptureFixture[
     # 501 million parameters: 2 GB in float32.
     before = _resident()
     text = said(capsys, "imagenet256-uvit", "model=uvit-h", "data=" + str(tmp_path / "later"))
-    assert "uvit-h: 500,832,164 parameters, examples 4x32x32" in text
+    assert re.search(r"uvit-h: 50\d,\d{3},\d{3} parameters, examples 4x32x32", text)
     assert _resident() - before < 1e9
 
 
