@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from stepwell.core.group import Alone
-from stepwell.evaluate.compare_sets import Effort, compare, side
+from stepwell.evaluate.compare_sets import Reading, compare, side
 from stepwell.evaluate.extractors import extractor
 from stepwell.generate.to_disk import Task, write_images
 from stepwell.recipes.build import trained
@@ -51,7 +51,7 @@ def main() -> None:
             if f"{name}/{step}" not in found:
                 features = extractor(name)
                 sides = [
-                    side(images, features, Effort(count=given.count), lambda what, done, total: None)
+                    side(images, features, Reading(count=given.count), lambda what, done, total: None)
                     for images in (images_of(given.run, step, given.count), given.run)
                 ]
                 result = compare(*sides, features)

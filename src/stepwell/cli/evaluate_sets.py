@@ -45,7 +45,7 @@ def looks_like_images(path: Path) -> bool:
 def run(options: argparse.Namespace) -> None:
     """Extract on all ranks, compare and print on the first."""
     from stepwell.core import require
-    from stepwell.evaluate.compare_sets import Reading, compare, side
+    from stepwell.evaluate.compare_sets import Reading, compare, require_readable, side
     from stepwell.evaluate.extractors import extractor
 
     count, size = (
@@ -53,6 +53,8 @@ def run(options: argparse.Namespace) -> None:
         for name, value in (("-n", options.generated), ("--size", options.size))
     )
     reading = Reading(count, size, require.count("--batch", 32 if options.batch is None else options.batch))
+    for spec in (str(options.directory), options.reference):
+        require_readable(spec)
     with _processes() as rank:
         network = extractor(
             options.extractor or "inception", options.weights, resize=options.resize or "clean"

@@ -73,6 +73,13 @@ class Comparison:
     notes: tuple[str, ...]
 
 
+def require_readable(spec: str) -> None:
+    """Something must be there, before a network is fetched to look at it."""
+    path = Path(spec).expanduser()
+    if not path.exists() and spec not in EMBEDDED:
+        raise BadData(f"there is no {path}: give a folder of images or an .npz of images or statistics.")
+
+
 def open_images(spec: str | Path, extractor: Extractor, size: int | None = None) -> ImageSet:
     """A folder, an .npz, CIFAR-10's batch files, the training data of a run, or embedded data by name."""
     path = Path(spec).expanduser()
@@ -84,9 +91,8 @@ def open_images(spec: str | Path, extractor: Extractor, size: int | None = None)
         return FolderOfImages(path, extractor.channels, size)
     if path.is_file() and path.suffix.lower() == ".npz":
         return ArrayOfImages(path, size)
-    if path.is_file():
-        raise BadData(f"{path} is neither a folder of images nor an .npz file.")
-    raise BadData(f"there is no {path}: give a folder of images or an .npz of images or statistics.")
+    require_readable(str(spec))
+    raise BadData(f"{path} is neither a folder of images nor an .npz file.")
 
 
 def _training_images(run: Path) -> ImageSet:

@@ -75,9 +75,9 @@ class Experiment:
         )
 
 
-def experiment(recipe: Recipe) -> Experiment:
-    """Load the data, build process, weighting and network; the network's weights follow the seed."""
-    data = load_data(
+def data_of(recipe: Recipe) -> DataSet:
+    """What it trains on and what is held out."""
+    return load_data(
         recipe.data,
         size=recipe.size,
         channels=recipe.channels,
@@ -86,6 +86,11 @@ def experiment(recipe: Recipe) -> Experiment:
         strict=recipe.strict,
         workers=recipe.workers,
     )
+
+
+def experiment(recipe: Recipe) -> Experiment:
+    """Load the data, build process, weighting and network; the network's weights follow the seed."""
+    data = data_of(recipe)
     decode = decoder_of(data, recipe.autoencoder)
     return Experiment(recipe, data, objective_of(recipe), network_of(recipe, data), decode)
 

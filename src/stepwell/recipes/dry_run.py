@@ -11,9 +11,8 @@ from pathlib import Path
 from accelerate import Accelerator
 
 from stepwell.data.load import EMBEDDED
-from stepwell.data.load import load as load_data
 from stepwell.data.source import DataSet
-from stepwell.recipes.build import Experiment, network_of, objective_of, on_cpu, training_of
+from stepwell.recipes.build import Experiment, data_of, network_of, objective_of, on_cpu, training_of
 from stepwell.recipes.cost import Cost, cost_of
 from stepwell.recipes.cost_text import text
 from stepwell.recipes.load import BadRecipe, load
@@ -51,15 +50,7 @@ def report(recipe: Recipe) -> str:
     if not present(recipe.data):
         note = f"data={recipe.data} are not here: nothing was measured, all of this is counted."
         return f"{text(cost_of(recipe, processes=processes))}\n{note}"
-    data = load_data(
-        recipe.data,
-        size=recipe.size,
-        channels=recipe.channels,
-        labels=recipe.labels,
-        flips=recipe.flips,
-        strict=recipe.strict,
-        workers=recipe.workers,
-    )
+    data = data_of(recipe)
     try:
         cost = cost_of(recipe, data.train.shape, classes=data.train.classes, processes=processes)
     except Uncountable as error:
