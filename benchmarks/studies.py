@@ -78,7 +78,7 @@ PAPER: dict[str, dict[str, tuple[float, float]]] = {
 
 
 def against_paper(judgements: list[Judgement]) -> list[list[str]]:
-    """Every method's distance over its baseline's, beside the paper's FID over its, and whether they agree."""
+    """Every method's distance over its baseline's, beside the paper's FIDs, and whether they agree."""
     rows = []
     for judgement in judgements:
         theirs = PAPER.get(judgement.workload, {})
@@ -136,9 +136,10 @@ SECONDS = (
 )
 BESIDE = (
     "FID of Kim et al. (50,000 images) over that of their baseline, early and at the end; here the Fréchet "
-    "distance over the baseline's, 95 % interval, on the features named above, which are not Inception's. Whether the directions "
-    "agree: with the early figure, since these runs are short, and only where the interval excludes 1. The "
-    "paper's own method stands in two rows: as its code has it, and with the corrected credit."
+    "distance over the baseline's, 95 % interval, on the features named above, which are not Inception's. "
+    "Whether the directions agree: with the early figure, since these runs are short, and only where the "
+    "interval excludes 1. The paper's own method may stand in two rows: as its code has it, and with the "
+    "corrected credit."
 )
 
 
