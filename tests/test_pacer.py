@@ -204,13 +204,13 @@ def test_the_pacer_counts_its_own_seconds() -> None:
     assert 0.02 <= paced.seconds < 5
 
 
-@pytest.mark.parametrize("missing", ["loss_at", "optimizer"])
-def test_a_sampler_that_measures_says_what_the_pacer_needs(missing: str) -> None:
+def test_a_sampler_that_measures_says_what_the_pacer_needs() -> None:
     line = Line()
-    given = {"loss_at": line.loss_at, "optimizer": line.optimizer}
-    del given[missing]
     with pytest.raises(InvalidParameter, match=r"measured measures losses itself: give the Pacer loss_at="):
-        Pacer(Measured(), "linear", **given)
+        Pacer(Measured(), "linear", optimizer=line.optimizer)
+    without = Pacer(Measured(), "linear", loss_at=line.loss_at)
+    with pytest.raises(OutOfTurn, match=r"measures around updates: call pacer\.attach\(optimizer\)"):
+        without.draw(torch.ones(4, 2))
 
 
 def test_a_target_that_the_process_does_not_have_is_refused_before_any_work() -> None:

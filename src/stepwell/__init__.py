@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from stepwell import loss_at as loss_at
     from stepwell.catalogue.build import process as process
     from stepwell.catalogue.build import sampler as sampler
     from stepwell.catalogue.build import weighting as weighting
@@ -65,10 +66,14 @@ _HOMES = {
     "within": "samplers.warped",
 }
 
-__all__ = sorted(_HOMES)
+_MODULES = {"loss_at"}
+
+__all__ = sorted({*_HOMES, *_MODULES})
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"stepwell.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'stepwell' has no attribute {name!r}")
     return getattr(import_module(f"stepwell.{_HOMES[name]}"), name)

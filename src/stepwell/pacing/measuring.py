@@ -1,0 +1,113 @@
+"""A sampler's probe in a host's loop: what it sees of the run, and when it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from stepwell.catalogue.build import weighting_of
+from stepwell.core.errors import InvalidParameter, Unsupported
+from stepwell.core.feedback import Signal
+from stepwell.core.group import WorkerGroup
+from stepwell.core.probe_spec import ProbeSpec
+from stepwell.core.process import NoiseProcess
+from stepwell.core.sampler import TimestepSampler
+from stepwell.core.tick import Tick
+from stepwell.pacing.hooks import Together, inner
+from stepwell.pacing.out_of_turn import OutOfTurn
+from stepwell.pacing.watch import WatchedLoss, require_agreement
+from stepwell.probes import probe_for
+from stepwell.probes.view import LossAt, Surroundings, Watched
+from stepwell.weightings import Weighting
+
+
+class Measuring:
+    """Runs the probe of a sampler around updates; of one that asks for nothing, nothing."""
+
+    def __init__(self, sampler: TimestepSampler) -> None:
+        self.sampler = sampler
+        self.probe = probe_for(sampler.probe)
+        self._watched: Watched | None = None
+        self._loss: WatchedLoss | None = None
+        self._given: Any = None
+        self._spec: ProbeSpec | None = None
+        self._view: Surroundings | None = None
+
+    def watch(
+        self,
+        process: NoiseProcess,
+        weighting: Weighting,
+        loss_at: LossAt | None,
+        optimizer: Any,
+        network: nn.Module | None,
+    ) -> None:
+        """Take what stays the same over a run; whatever cannot work is refused now."""
+        if self.sampler.probe is None:
+            return
+        if loss_at is None:
+            raise InvalidParameter(
+                f"{self.sampler!r} measures losses itself: give the Pacer loss_at=, a function (x0, noise, "
+                "u, condition) -> losses [B] without weighting, such as stepwell.loss_at.diffusers(network, "
+                "noise_scheduler)."
+            )
+        require_agreement(process, loss_at)
+        known = network if network is not None else getattr(loss_at, "network", None)
+        self._loss, self._given = WatchedLoss(loss_at, known), optimizer
+        self._watched = Watched(process, weighting, self._loss, optimizer, known, weighting_of)
+        # A target that this process does not have is refused now, not at the first measurement.
+        self._watched.weight(self.sampler.probe.target)
+
+    def watch_optimizers(self, found: Sequence[Any]) -> None:
+        """Measure what these optimizers move; none: what the one given at first does."""
+        if self._watched is None:
+            return
+        given = self._given
+        if found and given is not None and not any(inner(given) is one for one in found):
+            raise InvalidParameter(
+                f"the Pacer was made with another optimizer, a {type(given).__name__}: leave optimizer= out "
+                "and attach the one that steps."
+            )
+        optimizer = Together(found) if len(found) > 1 else found[0] if found else given
+        self._watched = replace(self._watched, optimizer=optimizer)
+
+    def see(self, x0: Tensor, tick: Tick, condition: Any, group: WorkerGroup) -> None:
+        """A micro-batch was drawn."""
+        if self._watched is None:
+            return
+        if self._watched.optimizer is None:
+            raise OutOfTurn(
+                f"{self.sampler!r} measures around updates: call pacer.attach(optimizer) before the first "
+                "draw, or give the Pacer optimizer= and call before_update and after_update."
+            )
+        if x0.is_inference():
+            raise Unsupported(
+                "x0 was made in inference_mode, so no gradient can pass: make it under torch.no_grad instead."
+            )
+        self.notice(x0)
+        self.probe.see(x0, condition, self.sampler.probe, group.world)
+        self._view = Surroundings(tick, x0, condition, group, self._watched)
+
+    def notice(self, tensor: Tensor) -> None:
+        """The host is at a place of its loop where its autocast may be on."""
+        if self._loss is not None:
+            self._loss.notice(tensor.device)
+
+    def before(self, tick: Tick) -> None:
+        """The optimizer is about to step."""
+        spec = self.sampler.probe
+        self._spec = spec if spec is not None and spec.due(tick.step) else None
+        if self._spec is not None and self._view is not None:
+            self.probe.before(self._view, self._spec)
+
+    def after(self) -> Signal | None:
+        """The optimizer has stepped: what was measured, if it was due."""
+        if self._spec is None or self._view is None:
+            return None
+        return self.probe.after(self._view, self._spec)
+
+    def forget(self) -> None:
+        """Let go of the micro-batch."""
+        self._view = None
