@@ -72,7 +72,6 @@ PAPER: dict[str, dict[str, tuple[float, float]]] = {
     "latents-of-classes": {
         "min-snr": (11.5, 4.54),
         "beta-policy:as_published=true+min-snr": (11.3, 4.33),
-        "beta-policy:credit=alignment+min-snr": (11.3, 4.33),
     },
 }
 
