@@ -75,6 +75,13 @@ def _of_processes(
             mean=number(-4, 4),
             std=number(0.1, 4),
         ),
+        "vp": _optional(
+            beta_min=number(1e-3, 5),
+            beta_max=number(1, 50),
+            cut_off=number(1e-6, 0.1),
+            prediction=st.sampled_from(["eps", "v", "x0"]),
+        ),
+        "ve": _optional(sigma_min=number(1e-4, 1), sigma_max=number(0.5, 1e3)),
     }
 
 
@@ -143,6 +150,7 @@ WEIGHTING_PARAMETERS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
         variance=st.sampled_from(["fixed-large", "fixed-small", "learned"]),
         cap=st.one_of(st.none(), _number(1e-3, 1e3)),
     ),
+    "likelihood": _optional(largest_snr=_number(1e-3, 1e8)),
     "speed": _optional(ceiling=_number(0.5, 1), tau=st.one_of(_number(0, 1), st.just("auto"))),
 }
 

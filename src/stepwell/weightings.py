@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from stepwell.core import require
+from stepwell.core.errors import Unsupported
 from stepwell.core.increments import areas
 from stepwell.core.lookup import Lookup, precise
 from stepwell.core.process import NoiseProcess
@@ -116,6 +117,33 @@ class Vlb:
     def __call__(self, process: NoiseProcess, u: PerExample) -> PerExample:
         weight = process.bound_coefficient(u, self.variance)
         return weight.clamp(max=self.cap or math.inf) * process.eps_factor(u)
+
+
+@dataclass(frozen=True)
+class Likelihood:
+    """-d log-SNR / du / 2 on eps: the bound in continuous time (Song et al. 2021b, g^2 / (2 noise^2)).
+
+    `vlb` is its discrete form: T c_t comes to this as T grows. It is the bound where draws are uniform, as
+    the reference of vp, ve and flow is; EDM's is not. It has no limit as the noise vanishes, and is held
+    above `largest_snr`: at 1e6, where VP's published cut-off (t = 1e-5) lies, so that only a flow is touched.
+    """
+
+    largest_snr: float = 1e6
+
+    def __post_init__(self) -> None:
+        require.positive("largest_snr", self.largest_snr)
+
+    def __call__(self, process: NoiseProcess, u: PerExample) -> PerExample:
+        if process.timesteps is not None:
+            raise Unsupported(
+                f"likelihood is the bound in continuous time, and {process} counts its timesteps: use vlb "
+                "with linear, cosine, ...; or flow without timesteps, vp, ve, edm."
+            )
+        data, noise = (
+            process.at_log_snr(u.new_full((1,), math.log(snr))) for snr in (self.largest_snr, _LEAST_SNR)
+        )
+        held = torch.minimum(torch.maximum(u, data), noise)
+        return process.log_snr_rate(held) / -2 * process.eps_factor(u)
 
 
 @dataclass(frozen=True)

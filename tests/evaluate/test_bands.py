@@ -30,6 +30,8 @@ PROCESSES = {
     "flow-logit-normal": ("flow", {"reference": "logit-normal", "shift": 3.0}),
     "flow-discrete": ("flow", {"timesteps": 1000}),
     "edm": ("edm", {}),
+    "vp": ("vp", {}),
+    "ve": ("ve", {}),
 }
 
 
@@ -72,13 +74,15 @@ def test_objectives_are_the_closed_form(name):
         error = math.sqrt(2 / DIMENSIONS * float(terms.square().sum()))
         assert abs(value - float(terms.sum())) < SIGMAS * error + 1e-6 * float(terms.sum()), key
         whole = float((exact_mass * weighting(process, exact) * optimal_loss(process, exact, STD)).sum())
-        # 12,000 evenly spaced times stand for the integral.
-        assert float(terms.sum()) == pytest.approx(whole, rel=2e-3), key
+        # 12,000 evenly spaced times stand for the integral. The bound of vp has 1 / t down to 1e-5, and lacks
+        # what is below the first of them.
+        near_the_data = name == "vp" and key == "likelihood"
+        assert float(terms.sum()) == pytest.approx(whole, rel=0.06 if near_the_data else 2e-3), key
 
 
 def test_objectives_are_those_that_the_process_has():
     names = {entry.name for entry in WEIGHTINGS}
-    assert set(HeldOutLoss(process_of("eps"), images(8))(zero).objectives) == names
+    assert set(HeldOutLoss(process_of("eps"), images(8))(zero).objectives) == names - {"likelihood"}
     assert set(HeldOutLoss(process_of("flow"), images(8))(zero).objectives) == names - {"vlb"}
     assert set(HeldOutLoss(process_of("edm"), images(8))(zero).objectives) == names - {"vlb"}
 

@@ -118,6 +118,8 @@ def test_min_snr_on_velocity_in_closed_form():
 @pytest.mark.parametrize("timesteps", [None, 1000])
 def test_weights_are_defined_from_nearly_data_to_pure_noise(weighting, prediction, timesteps):
     process = stepwell.process("flow", prediction=prediction, timesteps=timesteps)
+    if weighting == "likelihood" and timesteps:
+        pytest.skip("the bound in continuous time")
     # The ends of what a draw can be in float32.
     u = torch.tensor([2.0**-24, 1e-3, 0.5, 1 - 2.0**-24])
     weights = stepwell.weighting(weighting)(process, u)

@@ -18,6 +18,8 @@ EVERY_PROCESS = {
     "flow-shifted": ("flow", {"shift": 3.0}),
     "flow-discrete": ("flow", {"timesteps": 1000}),
     "edm": ("edm", {}),
+    **{f"vp-{p}": ("vp", {"prediction": p}) for p in ("eps", "v", "x0")},
+    **{f"ve-{p}": ("ve", {"prediction": p}) for p in ("eps", "x0")},
 }
 TIMES = (0.001, 0.37, 0.97)
 SHAPES = ((3,), (3, 8), (3, 3, 4, 4), (3, 2, 3, 4, 4))

@@ -89,6 +89,35 @@ PROCESSES = (
         ),
         spellings={"P_mean": "mean", "P_std": "std"},
     ),
+    Entry(
+        "process",
+        "vp",
+        "stepwell.processes.vp:VpProcess",
+        "variance preserving in continuous time: DDPM's linear betas with infinitely many timesteps",
+        "Song et al. 2021 (score SDE)",
+        (
+            Parameter("beta_min", 0.1, "rate of noise at the data end"),
+            Parameter("beta_max", 20.0, "rate of noise at the noise end"),
+            Parameter("cut_off", 1e-5, "the smallest time t: the score has no bound at 0"),
+            Parameter("prediction", "eps", "what the network predicts: eps, v or x0"),
+            Parameter("time_scale", 999.0, "the network is told time_scale x t"),
+        ),
+        aliases=("vpsde", "vp-sde"),
+    ),
+    Entry(
+        "process",
+        "ve",
+        "stepwell.processes.ve:VeProcess",
+        "variance exploding: geometric noise levels, no preconditioning",
+        "Song et al. 2021 (score SDE)",
+        (
+            Parameter("sigma_min", 0.02, "noise at the data end: 0.01 in the paper, for images in [0, 1]"),
+            Parameter("sigma_max", 100.0, "noise at the noise end: 50 in the paper"),
+            Parameter("prediction", "eps", "what the network predicts: eps or x0"),
+            Parameter("time_scale", 1.0, "the network is told time_scale x ln(sigma / 2)"),
+        ),
+        aliases=("vesde", "ve-sde"),
+    ),
 )
 
 _LOSS_EMA = (
@@ -376,6 +405,14 @@ WEIGHTINGS = (
             ),
             Parameter("cap", 1.0, "largest weight: cosine's t = 999 alone is 97 % of the sum; None: no cap"),
         ),
+    ),
+    Entry(
+        "weighting",
+        "likelihood",
+        "stepwell.weightings:Likelihood",
+        "the bound's own weight in continuous time",
+        "Song et al. 2021b (Maximum Likelihood Training, arXiv 2101.09258)",
+        (Parameter("largest_snr", 1e6, "the weight is held above this SNR, where it has no limit"),),
     ),
     Entry(
         "weighting",
