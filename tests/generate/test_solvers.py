@@ -15,7 +15,7 @@ from stepwell.core.errors import InvalidParameter, UnknownName, Unsupported
 from stepwell.generate.images import Request, generate
 from stepwell.generate.route import Route, route_of
 from stepwell.generate.scheduler import scheduler_of
-from stepwell.generate.solvers import CATALOGUE, SOLVERS
+from stepwell.generate.solvers import CATALOGUE, DISCRETE
 from stepwell.processes.discrete import DiscreteProcess
 
 STD = 0.5
@@ -120,7 +120,7 @@ def test_ddpm_has_the_variance_of_its_own_chain(prediction: str, steps: int) -> 
 
 
 @pytest.mark.parametrize("prediction", PREDICTIONS)
-@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("solver", DISCRETE)
 def test_clipping_reaches_every_solver(solver: str, prediction: str) -> None:
     """Data around 3: clipped to 1 or 2, or 3 as they are."""
     process = stepwell.process("cosine", timesteps=100, prediction=prediction)
@@ -133,7 +133,7 @@ def test_clipping_reaches_every_solver(solver: str, prediction: str) -> None:
     assert (made(network, solver, 20) - 3).abs().max() < 0.2
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("solver", DISCRETE)
 def test_network_evaluations_are_counted_honestly(solver: str) -> None:
     process = stepwell.process("linear", timesteps=100)
     assert isinstance(process, DiscreteProcess)
@@ -191,7 +191,7 @@ def test_ddim_with_steps_that_do_not_divide_the_timesteps() -> None:
     assert errors[300] < errors[200]
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("solver", DISCRETE)
 def test_zero_terminal_snr_is_generated_from_v_and_refused_from_eps(solver: str) -> None:
     process = stepwell.process("linear", zero_terminal_snr=True, prediction="v")
     assert isinstance(process, DiscreteProcess)
@@ -207,7 +207,7 @@ def test_zero_terminal_snr_is_generated_from_v_and_refused_from_eps(solver: str)
 def test_betas_of_the_scheduler_are_those_of_training() -> None:
     process = stepwell.process("quadratic", timesteps=200)
     assert isinstance(process, DiscreteProcess)
-    for solver in SOLVERS:
+    for solver in DISCRETE:
         table = scheduler_of(process, solver).alphas_cumprod.double()
         assert torch.allclose(table, process.alphas_cumprod()[: len(table)], atol=1e-6)
 

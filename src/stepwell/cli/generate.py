@@ -47,6 +47,7 @@ def register(verbs: Any) -> None:
 def _solvers() -> str:
     return ", ".join(
         f"{name} ({f'{solver.steps} steps' if solver.steps else 'all timesteps'})"
+        + ("" if solver.discrete else " in continuous time")
         for name, solver in CATALOGUE.items()
     )
 
@@ -95,6 +96,8 @@ def requested(made: Experiment, options: argparse.Namespace) -> Request:
     from stepwell.core import require
 
     request = made.request(options.count, batch=options.batch, seed=options.seed)
+    if options.solver is None and request.solver != made.recipe.solver:
+        print(f"{request.solver} makes them: the recipe's {made.recipe.solver} is of discrete processes.")
     if options.solver is not None and options.solver != request.solver:
         solver = CATALOGUE[require.one_of("solver", options.solver, tuple(CATALOGUE))]
         steps = solver.steps_of(made.process.timesteps or 1000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Generator, Tensor, nn
@@ -13,8 +14,10 @@ from stepwell.core.errors import InvalidParameter
 from stepwell.core.process import NoiseProcess
 from stepwell.core.random import stream_key
 from stepwell.data.source import to_pixels
+from stepwell.generate.continuous import ContinuousRoute, continuous_route
 from stepwell.generate.guidance import check_classes, guided
 from stepwell.generate.route import Route, route_of
+from stepwell.processes.discrete import DiscreteProcess
 
 
 @dataclass(frozen=True)
@@ -75,12 +78,15 @@ def generate(
         noise = torch.stack([torch.randn(request.shape, generator=g) for g in generators]).to(like)
         labels = request.labels_of(indices)
         told = None if labels is None else torch.tensor(labels, device=like.device)
-        yield decode(_denoised(denoiser, route, noise, told, request.guidance, generators))
+        network = partial(guided, denoiser, labels=told, guidance=request.guidance)
+        yield decode(route.follow(network, noise, generators))
 
 
-def checked_route(denoiser: nn.Module, process: NoiseProcess, request: Request) -> Route:
+def checked_route(denoiser: nn.Module, process: NoiseProcess, request: Request) -> Route | ContinuousRoute:
     """The way to the images, or an error if the request cannot be met."""
     check_classes(denoiser, request.labels, request.guidance)
+    if not isinstance(process, DiscreteProcess):
+        return continuous_route(process, request.solver, request.steps, request.clip)
     return route_of(
         process,
         request.solver,
@@ -89,19 +95,3 @@ def checked_route(denoiser: nn.Module, process: NoiseProcess, request: Request) 
         clip=request.clip,
         eta=request.eta,
     )
-
-
-def _denoised(
-    denoiser: nn.Module,
-    route: Route,
-    noise: Tensor,
-    labels: Tensor | None,
-    guidance: float,
-    generators: list[Generator],
-) -> Tensor:
-    x = route.start(noise)
-    for step in range(len(route.times)):
-        shown, time = route.seen(x, step)
-        output = guided(denoiser, shown, time, labels, guidance)
-        x = route.step(output, x, step, generators)
-    return x

@@ -12,6 +12,7 @@ from torch import Generator, Tensor
 from stepwell.core.errors import InvalidParameter
 from stepwell.core.process import NoiseProcess
 from stepwell.core.shapes import PerExample
+from stepwell.generate.continuous import Network
 from stepwell.generate.scheduler import scheduler_of, set_steps
 from stepwell.processes.discrete import DiscreteProcess
 
@@ -26,6 +27,14 @@ class Route:
     times: Tensor
     """[evaluations]: int64, or float32 where a solver stops between the timesteps of training."""
     eta: float = 0.0
+
+    def follow(self, network: Network, noise: Tensor, generators: Sequence[Generator]) -> Tensor:
+        """Images [B, C, H, W] from unit noise; `generators` make what noise is added on the way."""
+        x = self.start(noise)
+        for step in range(len(self.times)):
+            shown, time = self.seen(x, step)
+            x = self.step(network(shown, time), x, step, generators)
+        return x
 
     def start(self, noise: Tensor) -> Tensor:
         """Unit noise [B, C, H, W] at the solver's scale."""

@@ -21,7 +21,7 @@ from diffusers import (
 from stepwell.core import require
 from stepwell.core.errors import Unsupported
 from stepwell.core.process import NoiseProcess
-from stepwell.generate.solvers import SOLVERS
+from stepwell.generate.solvers import DISCRETE, SOLVERS
 from stepwell.processes.discrete import DiscreteProcess
 
 _PREDICTIONS = {"eps": "epsilon", "x0": "sample", "v": "v_prediction"}
@@ -30,6 +30,8 @@ _LARGEST_SIGMA = {"heun": 80.0, "dpm-solver++": math.exp(5.1), "unipc": math.exp
 
 Cosine ends at sigma 20,000 and a zero-SNR process at infinity; above these values there is only noise, and
 steps spent there are lost."""
+
+_INSTEAD = {"euler": "ddim, which takes the same steps", "ancestral": "ddpm"}
 
 
 def scheduler_of(
@@ -82,6 +84,11 @@ def _checked(process: NoiseProcess, solver: str) -> DiscreteProcess:
         raise Unsupported(
             f"{solver} generates from discrete processes (linear, cosine, quadratic, scaled-linear), "
             f"and this model was trained on {process}."
+        )
+    if solver not in DISCRETE:
+        raise Unsupported(
+            f"{solver} generates where time is continuous (flow, edm, vp, ve), and this model was trained on "
+            f"{process}: use {_INSTEAD.get(solver, 'ddim')}, or another of {', '.join(DISCRETE)}."
         )
     if process.prediction == "eps" and float(process.alphas_cumprod()[-1]) == 0:
         raise Unsupported(

@@ -23,10 +23,12 @@ from stepwell.data.load import load as load_data
 from stepwell.data.source import DataSet, to_pixels
 from stepwell.evaluate.bands import HeldOutLoss
 from stepwell.generate.images import Decode, Request
+from stepwell.generate.solvers import solver_for
 from stepwell.models.build import build as build_model
 from stepwell.models.denoiser import Condition, Denoiser
 from stepwell.objective import Objective
 from stepwell.pacer import Pacer
+from stepwell.processes.discrete import DiscreteProcess
 from stepwell.recipes.latents import decoder_of
 from stepwell.recipes.load import check
 from stepwell.recipes.method import resolve
@@ -65,7 +67,7 @@ class Experiment:
         return Request(
             count,
             self.data.train.shape,
-            solver=recipe.solver,
+            solver=solver_for(recipe.solver, not isinstance(self.process, DiscreteProcess)),
             steps=min(recipe.sample_steps, self.process.timesteps or recipe.sample_steps),
             batch=batch,
             seed=seed,

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from stepwell.catalogue import build as named
 from stepwell.catalogue.find import split_spec
 from stepwell.core.probe_spec import DecreaseSpec, GradientSpec, ProbeSpec
-from stepwell.generate.solvers import CATALOGUE
+from stepwell.generate.solvers import CATALOGUE, solver_for
+from stepwell.processes.discrete import DiscreteProcess
 from stepwell.recipes.method import resolve
 from stepwell.recipes.on_paper import Flops, NetworkCount, Shape, count, network_on_paper, shape_of
 from stepwell.recipes.schema import Recipe
@@ -51,7 +52,13 @@ class Cost:
     def evaluations(self) -> int:
         """Of the network, for one generated image."""
         guided = self.recipe.guidance != 1 and self.recipe.labels
-        return CATALOGUE[self.recipe.solver].evaluations(self.recipe.sample_steps, guided)
+        return CATALOGUE[self.solver].evaluations(self.recipe.sample_steps, guided)
+
+    @property
+    def solver(self) -> str:
+        """Of generation."""
+        name, given = split_spec(self.recipe.process)
+        return solver_for(self.recipe.solver, not isinstance(named.process(name, **given), DiscreteProcess))
 
     @property
     def sampling(self) -> Flops:

@@ -47,7 +47,7 @@ def _work(cost: Cost) -> Iterator[str]:
     whole = cost.training * cost.processes
     yield f"training: {_flops(whole)}" + (f" on {cost.processes} processes" if cost.processes > 1 else "")
     yield (
-        f"{SAMPLES:,} images by {cost.recipe.solver}, {cost.evaluations} evaluations each: "
+        f"{SAMPLES:,} images by {cost.solver}, {cost.evaluations} evaluations each: "
         f"{_flops(cost.sampling)}, {100 * cost.sampling.total / whole.total:.0f} % of training; "
         f"Inception's features for FID: {_flops(INCEPTION * SAMPLES)}"
     )

@@ -13,7 +13,6 @@ from accelerate import Accelerator
 from stepwell.core.errors import StepwellError
 from stepwell.generate.grid import sheet
 from stepwell.generate.images import generate
-from stepwell.processes.discrete import DiscreteProcess
 from stepwell.recipes.build import Experiment, evaluation_of, experiment, on_cpu, plan_of, training_of
 from stepwell.recipes.launch import require_whole_networks
 from stepwell.recipes.schema import MAY_CHANGE, Recipe
@@ -60,9 +59,8 @@ def run_recipe(
         )
         plan = plan_of(made, accelerator.num_processes, inexact)
         at = train(training, run, plan, hooks)
-        wanted = recipe.samples and isinstance(made.process, DiscreteProcess) and finished(at, plan)
-        if run is not None and wanted:
-            _sample(made, training, run, at)
+        if run is not None and recipe.samples and finished(at, plan):
+            _sample(made, training, run, at, quiet)
         if trackers:
             accelerator.end_training()
         return at
@@ -92,17 +90,17 @@ def _describe(run: Run, training: Training) -> None:
     write_json(run.path / ENVIRONMENT, environment(**more))
 
 
-def _sample(made: Experiment, training: Training, run: Run, at: Position) -> None:
+def _sample(made: Experiment, training: Training, run: Run, at: Position, say: Say) -> None:
     """A sheet of the averaged weights' images; labels in turn."""
     path = run.samples / f"step-{at.step:09d}.png"
     if path.exists():
         return
-    network = training.network
+    network, request = training.network, made.request(made.recipe.samples)
+    if request.solver != made.recipe.solver:
+        say(f"{request.solver} makes the samples: {made.recipe.solver} is of discrete processes.")
     network.eval()
     with training.ema.in_place():
-        images = torch.cat(
-            list(generate(network, made.process, made.request(made.recipe.samples), made.decode))
-        )
+        images = torch.cat(list(generate(network, made.process, request, made.decode)))
     network.train()
     sheet(images, scale=max(1, 64 // images.shape[-1])).save(path)
 

@@ -61,7 +61,11 @@ class Recipe:
     checkpoint_every: int = setting(500, "steps between checkpoints")
     keep: int = setting(2, "checkpoints kept")
     samples: int = setting(64, "images generated at the end; 0: none")
-    solver: str = setting("ddim", "of generation: ddpm, ddim, heun, dpm-solver++ or unipc")
+    solver: str = setting(
+        "ddim",
+        "of generation: ddpm, ddim, heun, dpm-solver++ or unipc; where time is continuous heun (which ddim "
+        "means there), euler, ancestral or predictor-corrector",
+    )
     sample_steps: int = setting(50, "denoising steps of generation")
     guidance: float = setting(1.0, "classifier-free guidance of generation; 1: none")
     extractor: str = setting(

@@ -38,9 +38,7 @@ def score(made: Experiment, effort: Effort) -> dict[str, Any]:
     """Every number that has a meaning for this process and these data."""
     device = next(made.denoiser.parameters()).device
     found = evaluation_of(made, device)(made.denoiser)
-    if not isinstance(made.process, DiscreteProcess):
-        return found
-    if made.data.latents is None:
+    if made.data.latents is None and isinstance(made.process, DiscreteProcess):
         found["bits_per_dimension"] = _bits(made, effort, device)
     features = features_of(made)
     if features and effort.generated:
