@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from torch import Tensor, nn
 
@@ -29,8 +29,10 @@ from stepwell.pacing.out_of_turn import OutOfTurn as OutOfTurn
 from stepwell.pacing.pace import Pace as Pace
 from stepwell.pacing.pace import table_of
 from stepwell.pacing.window import Window
-from stepwell.probes.view import LossAt
 from stepwell.weightings import Unweighted, Weighting
+
+if TYPE_CHECKING:
+    from stepwell.probes.view import LossAt
 
 
 class Pacer:

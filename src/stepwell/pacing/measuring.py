@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
@@ -12,6 +12,7 @@ from stepwell.catalogue.build import weighting_of
 from stepwell.core.errors import InvalidParameter, Unsupported
 from stepwell.core.feedback import Signal
 from stepwell.core.group import WorkerGroup
+from stepwell.core.probe import NoProbe, Probe
 from stepwell.core.probe_spec import ProbeSpec
 from stepwell.core.process import NoiseProcess
 from stepwell.core.sampler import TimestepSampler
@@ -19,9 +20,10 @@ from stepwell.core.tick import Tick
 from stepwell.pacing.hooks import Together, inner
 from stepwell.pacing.out_of_turn import OutOfTurn
 from stepwell.pacing.watch import WatchedLoss, require_agreement
-from stepwell.probes import probe_for
-from stepwell.probes.view import LossAt, Surroundings, Watched
 from stepwell.weightings import Weighting
+
+if TYPE_CHECKING:
+    from stepwell.probes.view import LossAt, Surroundings, Watched
 
 
 class Measuring:
@@ -29,7 +31,7 @@ class Measuring:
 
     def __init__(self, sampler: TimestepSampler) -> None:
         self.sampler = sampler
-        self.probe = probe_for(sampler.probe)
+        self.probe: Probe = NoProbe() if sampler.probe is None else _probe(sampler.probe)
         self._watched: Watched | None = None
         self._loss: WatchedLoss | None = None
         self._given: Any = None
@@ -53,6 +55,8 @@ class Measuring:
                 "u, condition) -> losses [B] without weighting, such as stepwell.loss_at.diffusers(network, "
                 "noise_scheduler)."
             )
+        from stepwell.probes.view import Watched
+
         require_agreement(process, loss_at)
         known = network if network is not None else getattr(loss_at, "network", None)
         self._loss, self._given = WatchedLoss(loss_at, known), optimizer
@@ -86,6 +90,8 @@ class Measuring:
             raise Unsupported(
                 "x0 was made in inference_mode, so no gradient can pass: make it under torch.no_grad instead."
             )
+        from stepwell.probes.view import Surroundings
+
         self.notice(x0)
         self.probe.see(x0, condition, self.sampler.probe, group.world)
         self._view = Surroundings(tick, x0, condition, group, self._watched)
@@ -111,3 +117,10 @@ class Measuring:
     def forget(self) -> None:
         """Let go of the micro-batch."""
         self._view = None
+
+
+def _probe(spec: ProbeSpec) -> Probe:
+    # Late, as all of the probes here: sharded tensors take a second to import, and most samplers ask nothing.
+    from stepwell.probes import probe_for
+
+    return probe_for(spec)

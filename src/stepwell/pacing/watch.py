@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,9 @@ from torch.nn.modules.batchnorm import _NormBase
 from stepwell.core.errors import InvalidParameter, Unsupported
 from stepwell.core.process import NoiseProcess
 from stepwell.core.shapes import PerExample
-from stepwell.probes.view import LossAt
+
+if TYPE_CHECKING:
+    from stepwell.probes.view import LossAt
 
 _EXAMPLE = "as in (output - target).square().flatten(1).mean(1)"
 
