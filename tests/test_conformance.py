@@ -33,7 +33,7 @@ from stepwell.samplers.static import Static
 RATE = 1e-6
 NOW = Tick(seed=1, step=START)
 X0 = torch.zeros(64, 1)
-PROCESSES = ("linear", "cosine", "flow", "edm")
+PROCESSES = ("linear", "cosine", "flow", "edm", "vp", "ve")
 MASSES = (1.0, 0.0, 3.0, 2.0, 5.0)
 
 

@@ -29,7 +29,9 @@ from stepwell.generate.solvers import CATALOGUE, CONTINUOUS, DISCRETE
 from stepwell.models.build import build
 from stepwell.models.denoiser import Condition
 from stepwell.processes.flow import FlowProcess
+from stepwell.recipes.build import trained
 from stepwell.recipes.load import BadRecipe, load
+from stepwell.recipes.score import Effort, score
 
 STD = 0.5
 SHAPE = (1, 4, 4)
@@ -295,3 +297,13 @@ def test_a_recipe_whose_solver_does_not_serve_its_process() -> None:
     with pytest.raises(BadRecipe, match=r"whose time is discrete: take ddpm, ddim"):
         load("fashion16", ["solver=euler"])
     assert load("fashion16", ["process=vp", "solver=euler"]).solver == "euler"
+
+
+def test_a_run_is_scored_by_its_images_but_has_no_bits(tmp_path: Path) -> None:
+    words = ["model=micro", "steps=1", "batch=4", "samples=0", "evaluate_images=4", "bands=2", "process=vp"]
+    assert main(["train", "fashion16", *words, f"out={tmp_path / 'run'}"]) == 0
+    found = score(trained(tmp_path / "run"), Effort(generated=40, steps=2, reference=60))
+    assert found["fashion16_features"]["generated"] == 40
+    assert found["fashion16_features"]["frechet_distance"] > 0
+    assert found["objective/likelihood"] > 0
+    assert "bits_per_dimension" not in found
