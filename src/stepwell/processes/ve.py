@@ -5,28 +5,23 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor
 
 from stepwell.core import require
 from stepwell.core.density import Uniform
-from stepwell.core.errors import InvalidParameter
-from stepwell.core.process import NoiseProcess
 from stepwell.core.shapes import PerExample
+from stepwell.processes.exploding import ExplodingProcess, logarithms
 from stepwell.processes.prediction import MIXES, prediction_name
 
 PREDICTIONS = ("eps", "x0")
 
 
-class VeProcess(NoiseProcess):
+class VeProcess(ExplodingProcess):
     """x = x0 + sigma eps, with sigma geometric in u from sigma_min to sigma_max.
 
     The paper has 0.01 to 50 for images in [0, 1]; ours lie in [-1, 1], so the same process has twice as much
     (Karras et al. 2022, Table 1, have 0.02 to 100 too). The network sees x as it is and is told
     time_scale x ln(sigma / 2), the logarithm of the paper's sigma. `edm` is this with scaled inputs.
     """
-
-    timesteps = None
-    shift = 1.0
 
     def __init__(
         self,
@@ -35,24 +30,14 @@ class VeProcess(NoiseProcess):
         prediction: str = "eps",
         time_scale: float = 1.0,
     ) -> None:
-        require.positive("sigma_min", sigma_min)
-        if require.positive("sigma_max", sigma_max) <= sigma_min:
-            raise InvalidParameter(f"sigma_max {sigma_max:g} must be above sigma_min {sigma_min:g}.")
+        self.start, self.span = logarithms(sigma_min, sigma_max)
         self.prediction = prediction_name(prediction, PREDICTIONS)
         self.time_scale = require.positive("time_scale", time_scale)
-        self._start, self._span = math.log(sigma_min), math.log(sigma_max / sigma_min)
         self.reference = Uniform()
 
     def __repr__(self) -> str:
-        low, high = math.exp(self._start), math.exp(self._start + self._span)
+        low, high = self.sigma_ends()
         return f"VeProcess(sigma_min={low:g}, sigma_max={high:g}, prediction={self.prediction!r})"
-
-    def sigma(self, u: PerExample) -> PerExample:
-        """The standard deviation of the noise."""
-        return torch.exp(self._start + self._span * u)
-
-    def scales(self, u: PerExample) -> tuple[PerExample, PerExample]:
-        return torch.ones_like(u), self.sigma(u)
 
     def target_mix(self, u: PerExample) -> tuple[PerExample, PerExample]:
         return MIXES[self.prediction](*self.scales(u))
@@ -61,19 +46,10 @@ class VeProcess(NoiseProcess):
         return torch.ones_like(u)
 
     def time(self, u: PerExample) -> PerExample:
-        return self.time_scale * (self._start - math.log(2) + self._span * u)
+        return self.time_scale * (self.start - math.log(2) + self.span * u)
 
     def unit_time(self, time: PerExample) -> PerExample:
-        return (time / self.time_scale + math.log(2) - self._start) / self._span
-
-    def log_snr(self, u: PerExample) -> PerExample:
-        return -2 * (self._start + self._span * u)
-
-    def log_snr_rate(self, u: PerExample) -> PerExample:
-        return torch.full_like(u, -2 * self._span)
-
-    def at_log_snr(self, log_snr: Tensor) -> Tensor:
-        return (-log_snr / 2 - self._start) / self._span
+        return (time / self.time_scale + math.log(2) - self.start) / self.span
 
     def bound_coefficient(self, u: PerExample, variance: str) -> PerExample:
         """g^2 / (2 sigma^2) per thousandth of time, the same everywhere (Song et al. 2021b, Theorem 1).
