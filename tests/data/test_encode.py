@@ -19,6 +19,7 @@ from stepwell.data.latent_manifest import Manifest
 from stepwell.data.latent_plan import Storage, plan_of
 from stepwell.data.load import load
 from stepwell.data.source import BadData, DataSet, InMemory, split, to_unit
+from stepwell.runs import whole
 
 COUNT, SHARD, BATCH = 50, 8, 3
 """45 to train on make six shards of three batches (the last of two), 5 held out one of two."""
@@ -210,7 +211,7 @@ def test_latents_that_do_not_fit_half_precision_are_refused(tmp_path: Path) -> N
 
 
 def test_a_full_disk_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = latent_manifest.write_whole
+    real = whole.write_whole
 
     def full(path: Path, body: bytes) -> None:
         if path.name == "train-00002.safetensors":

@@ -18,7 +18,7 @@ from typing import Any
 from stepwell.compare.outcome import SCORE
 from stepwell.compare.trials import Trial
 from stepwell.recipes.schema import Recipe
-from stepwell.runs.directory import write_json
+from stepwell.runs.whole import write_json
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.compare.outcome import SCORE, Outcome
-from stepwell.runs.directory import ENVIRONMENT, METRICS, RECIPE, write_json
+from stepwell.runs.directory import ENVIRONMENT, METRICS, RECIPE
+from stepwell.runs.whole import write_json
 
 _LEFT_OUT = ("sampler/",)
 """What samplers show of themselves, matrices too: for looking at one run."""

@@ -22,7 +22,7 @@ from stepwell.compare.trials import (
     tuning_trials,
 )
 from stepwell.core.errors import StepwellError
-from stepwell.runs.directory import write_json
+from stepwell.runs.whole import write_json
 
 Hear = Callable[[Event], None]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.data.source import BadData
+from stepwell.runs.whole import write_whole
 
 NAME = "manifest.json"
 SPLITS = ("train", "held_out")
@@ -165,20 +165,6 @@ def is_cache(folder: Path) -> bool:
         return f'"{_FORMAT}"' in (folder / NAME).read_text()[:200]
     except (OSError, ValueError):
         return False
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Written beside its final name, synchronised, renamed."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def with_tuples(body: dict[str, Any]) -> dict[str, Any]:

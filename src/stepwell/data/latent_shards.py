@@ -12,8 +12,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from stepwell.data.latent_manifest import Record, Shard, with_tuples, write_whole
+from stepwell.data.latent_manifest import Record, Shard, with_tuples
 from stepwell.data.source import BadData
+from stepwell.runs.whole import write_whole
 
 _CHUNK = 1 << 22
 

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from stepwell.core.tick import Tick
 from stepwell.data import latent_manifest, latent_shards
-from stepwell.data.latent_manifest import SPLITS, Manifest, Record, write_whole
+from stepwell.data.latent_manifest import SPLITS, Manifest, Record
 from stepwell.data.options import Options
 from stepwell.data.source import BadData, DataSet, LatentOrigin, checked_labels
+from stepwell.runs.whole import write_whole
 
 _VERIFIED = ".verified.json"
 

@@ -14,7 +14,7 @@ from torch import nn
 from stepwell.core.errors import StepwellError
 from stepwell.core.process import NoiseProcess
 from stepwell.generate.images import Request
-from stepwell.runs.directory import write_json
+from stepwell.runs.whole import write_json
 
 NAME = "generation.json"
 

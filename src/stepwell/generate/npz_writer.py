@@ -21,6 +21,8 @@ class NpzWriter:
     would count as memory of the process.
     """
 
+    holds_a_fixed_count = True
+
     def __init__(self, path: Path, count: int, shape: tuple[int, int, int], labels: list[int] | None) -> None:
         channels, height, width = shape
         self._path, self._labels = path, labels

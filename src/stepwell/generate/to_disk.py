@@ -50,8 +50,8 @@ def write_images(
     """
     writer = writer_of(task, out, group)
     if group.rank == 0:
-        by_count = isinstance(writer, NpzWriter)
-        writer.prepare(identity_of(task.denoiser, task.process, task.request, count=by_count))
+        identity = identity_of(task.denoiser, task.process, task.request, count=writer.holds_a_fixed_count)
+        writer.prepare(identity)
     meet(group)
     todo = []
     for batch in share(task.request.batches(), group):

@@ -19,6 +19,9 @@ LARGEST_SHEET = 4096
 class Writer(Protocol):
     """One kind of output. `prepare` and `finish` are called by the first process only, all else by each."""
 
+    holds_a_fixed_count: bool
+    """Whether it has room for so many images and no more: another number is then another output."""
+
     def prepare(self, identity: Identity) -> None:
         """Make the place for images, or check that what it holds can be continued."""
         ...
@@ -38,6 +41,8 @@ class Writer(Protocol):
 
 class FolderWriter:
     """Single files, named by number; each appears as a whole or not at all."""
+
+    holds_a_fixed_count = False
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -66,6 +71,8 @@ class FolderWriter:
 
 class SheetWriter:
     """One picture of all images side by side; always made anew."""
+
+    holds_a_fixed_count = False
 
     def __init__(self, path: Path, count: int) -> None:
         if count > LARGEST_SHEET:

@@ -14,6 +14,8 @@ class ModelEntry:
     """unet, uvit or dit: the file in `models` that builds it."""
     summary: str
     source: str = "Stepwell"
+    made_for: tuple[int, int, int] | None = None
+    """Channels, height and width of what it was published for: of latents, where size= is that of images."""
 
 
 _ADM = "Dhariwal and Nichol 2021"
@@ -24,27 +26,36 @@ _ENTRIES = (
     ModelEntry("micro", "unet", "for tests: learns next to nothing, costs next to nothing"),
     ModelEntry("tiny", "unet", "16x16 grey images on a laptop"),
     ModelEntry("small", "unet", "16x16 to 32x32 images on a workstation"),
-    ModelEntry("ddpm-cifar10", "unet", "DDPM's CIFAR-10 network, 35.7 M parameters", "Ho et al. 2020"),
-    ModelEntry("ldm-celebahq", "unet", "LDM's, for 64x64x3 latents of faces, 274 M", "Rombach et al. 2022"),
+    ModelEntry(
+        "ddpm-cifar10", "unet", "DDPM's CIFAR-10 network, 35.7 M parameters", "Ho et al. 2020", (3, 32, 32)
+    ),
+    ModelEntry(
+        "ldm-celebahq",
+        "unet",
+        "LDM's, for 64x64x3 latents of faces, 274 M",
+        "Rombach et al. 2022",
+        (3, 64, 64),
+    ),
     ModelEntry("adm-small", "unet", "ADM's kind of U-Net for 32x32 images, 8 M", _ADM),
-    ModelEntry("adm-imagenet64", "unet", "ADM for 64x64 images of a class, 296 M", _ADM),
-    ModelEntry("adm-imagenet256", "unet", "ADM for 256x256 images of a class, 554 M", _ADM),
+    ModelEntry("adm-imagenet64", "unet", "ADM for 64x64 images of a class, 296 M", _ADM, (3, 64, 64)),
+    ModelEntry("adm-imagenet256", "unet", "ADM for 256x256 images of a class, 554 M", _ADM, (3, 256, 256)),
     ModelEntry("uvit-tiny", "uvit", "8x8 latents or 16x16 images on a laptop, 1.1 M", _UVIT),
-    ModelEntry("uvit-s", "uvit", "U-ViT-S, 44 M: CIFAR-10", _UVIT),
+    ModelEntry("uvit-s", "uvit", "U-ViT-S, 44 M: CIFAR-10", _UVIT, (3, 32, 32)),
     ModelEntry("uvit-s-deep", "uvit", "U-ViT-S (deep), 58 M", _UVIT),
     ModelEntry("uvit-m", "uvit", "U-ViT-M, 131 M: 64x64 images in patches of 4", _UVIT),
-    ModelEntry("uvit-l", "uvit", "U-ViT-L/2, 287 M: 32x32x4 latents", _UVIT),
-    ModelEntry("uvit-h", "uvit", "U-ViT-H/2, 501 M: 32x32x4 latents", _UVIT),
+    ModelEntry("uvit-l", "uvit", "U-ViT-L/2, 287 M: 32x32x4 latents", _UVIT, (4, 32, 32)),
+    ModelEntry("uvit-h", "uvit", "U-ViT-H/2, 501 M: 32x32x4 latents", _UVIT, (4, 32, 32)),
     ModelEntry(
         "uvit-imagenet",
         "uvit",
         "Table 9's width 1152 at depth 12, 225 M: not a size of U-ViT",
         "Kim et al. 2025",
+        (4, 32, 32),
     ),
-    ModelEntry("dit-s-2", "dit", "DiT-S/2, 33 M: 32x32x4 latents", _DIT),
-    ModelEntry("dit-b-2", "dit", "DiT-B/2, 130 M: 32x32x4 latents", _DIT),
-    ModelEntry("dit-l-2", "dit", "DiT-L/2, 458 M: 32x32x4 latents", _DIT),
-    ModelEntry("dit-xl-2", "dit", "DiT-XL/2, 675 M: 32x32x4 latents", _DIT),
+    ModelEntry("dit-s-2", "dit", "DiT-S/2, 33 M: 32x32x4 latents", _DIT, (4, 32, 32)),
+    ModelEntry("dit-b-2", "dit", "DiT-B/2, 130 M: 32x32x4 latents", _DIT, (4, 32, 32)),
+    ModelEntry("dit-l-2", "dit", "DiT-L/2, 458 M: 32x32x4 latents", _DIT, (4, 32, 32)),
+    ModelEntry("dit-xl-2", "dit", "DiT-XL/2, 675 M: 32x32x4 latents", _DIT, (4, 32, 32)),
 )
 
 MODELS = {entry.name: entry for entry in _ENTRIES}

@@ -22,25 +22,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from stepwell.core.errors import Unsupported
 from stepwell.models.build import build as build_model
 from stepwell.models.denoiser import Condition, Denoiser
+from stepwell.models.entries import MODELS
 from stepwell.recipes.schema import Recipe
 
 Shape = tuple[int, int, int]
 META = torch.device("meta")
-MADE_FOR: dict[str, Shape] = {
-    "ddpm-cifar10": (3, 32, 32),
-    "ldm-celebahq": (3, 64, 64),
-    "adm-imagenet64": (3, 64, 64),
-    "adm-imagenet256": (3, 256, 256),
-    "uvit-s": (4, 32, 32),
-    "uvit-l": (4, 32, 32),
-    "uvit-h": (4, 32, 32),
-    "uvit-imagenet": (4, 32, 32),
-    "dit-s-2": (4, 32, 32),
-    "dit-b-2": (4, 32, 32),
-    "dit-l-2": (4, 32, 32),
-    "dit-xl-2": (4, 32, 32),
-}
-"""Channels, height and width of what a network was published for: latents, where size= is that of images."""
 
 
 class Uncountable(Unsupported):
@@ -85,8 +71,8 @@ def shape_of(recipe: Recipe) -> Shape:
     """What the network sees, from the recipe alone."""
     if recipe.size is not None:
         return recipe.channels or 3, recipe.size, recipe.size
-    if recipe.model in MADE_FOR:
-        return MADE_FOR[recipe.model]
+    if (made_for := MODELS[recipe.model].made_for) is not None:
+        return made_for
     raise Uncountable(
         f"data={recipe.data} are not here, and model={recipe.model} is for any shape: give size=N channels=C "
         "(for latents theirs, to plan with), or data= that exist."

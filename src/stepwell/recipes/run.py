@@ -16,8 +16,9 @@ from stepwell.generate.images import generate
 from stepwell.recipes.build import Experiment, evaluation_of, experiment, on_cpu, plan_of, training_of
 from stepwell.recipes.launch import require_whole_networks
 from stepwell.recipes.schema import MAY_CHANGE, Recipe
-from stepwell.runs.directory import ENVIRONMENT, Run, RunError, write_json
+from stepwell.runs.directory import ENVIRONMENT, Run, RunError
 from stepwell.runs.environment import environment
+from stepwell.runs.whole import write_json
 from stepwell.train.loop import train
 from stepwell.train.plan import Hooks, Position, finished
 from stepwell.train.step import Training

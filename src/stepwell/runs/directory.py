@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from stepwell.runs.finite import finite
+from stepwell.runs.whole import write_json
 
 RECIPE, ENVIRONMENT, METRICS = "recipe.json", "environment.json", "metrics.jsonl"
 
@@ -98,14 +99,3 @@ def records(path: Path) -> Iterator[dict[str, Any]]:
         for line in lines:
             if line.endswith("\n"):
                 yield json.loads(line)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Replace a file as a whole, or not at all."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("w", encoding="utf-8") as stream:
-        json.dump(value, stream, indent=2)
-        stream.write("\n")
-        stream.flush()
-        os.fsync(stream.fileno())
-    temporary.replace(path)
