@@ -1,0 +1,56 @@
+"""Every example of an integration: few lines change, it trains and learns, and its host is left alone."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from hosts import EXAMPLES, Host, recorded
+
+HOSTS: list[Host] = [
+    host
+    for path in sorted(Path(__file__).parent.glob("*_hosts.py"))
+    for host in import_module(path.stem).HOSTS
+]
+MOST_CHANGED_LINES = 5
+
+each_host = pytest.mark.parametrize("host", HOSTS, ids=lambda host: host.name)
+
+
+def test_every_example_is_tried() -> None:
+    paced = {path.stem.removesuffix("_paced") for path in EXAMPLES.glob("*_paced.py")}
+    assert paced == {host.name for host in HOSTS}
+
+
+@each_host
+def test_few_lines_change(host: Host) -> None:
+    changed = host.changed_lines()
+    assert 0 < len(changed) <= MOST_CHANGED_LINES, "\n".join(changed)
+
+
+@each_host
+def test_it_trains_and_learns_where_to_look(host: Host) -> None:
+    with recorded() as kept:
+        outcome = host.module(paced=True).main(host.steps)
+    assert outcome.after < host.falls_to * outcome.before
+    # A density that has not moved is 1 everywhere; of draws without knowledge it stays so exactly.
+    assert kept.density().std() > 0.05
+    assert kept.pacers[0].state_dict()["counter"]["step"] == host.steps
+
+
+@each_host
+def test_the_unmodified_loop_has_the_same_losses(host: Host) -> None:
+    with recorded(corrected=False) as kept:
+        paced = host.module(paced=True).main(24)
+    with recorded() as none, pytest.MonkeyPatch.context() as patch:
+        module = host.module(paced=False)
+        paces = iter(kept.paces)
+        host.feed(patch, module, paces)
+        plain = module.main(24)
+    assert not none.pacers
+    assert next(paces, None) is None, "every pace was used"
+    assert all(bool((pace.weight == 1).all()) for pace in kept.paces)
+    # Bit for bit: batches and images are powers of two, so that the order of the means does not matter.
+    assert plain.losses == paced.losses
+    assert plain == paced
