@@ -19,7 +19,8 @@ from stepwell.catalogue import build
 from stepwell.core.errors import InvalidParameter
 from stepwell.core.group import WorkerGroup, worker_group
 from stepwell.core.process import NoiseProcess
-from stepwell.core.sampler import Metrics, State, TimestepSampler
+from stepwell.core.random import stream_key
+from stepwell.core.sampler import Draw, Metrics, State, TimestepSampler
 from stepwell.core.shapes import PerExample
 from stepwell.core.tick import Tick
 from stepwell.pacing.counter import Counter
@@ -28,8 +29,9 @@ from stepwell.pacing.measuring import Measuring
 from stepwell.pacing.out_of_turn import OutOfTurn as OutOfTurn
 from stepwell.pacing.pace import Pace as Pace
 from stepwell.pacing.pace import table_of
+from stepwell.pacing.who_weights import trained_and_handed
 from stepwell.pacing.window import Window
-from stepwell.weightings import Unweighted, Weighting
+from stepwell.weightings import Weighting
 
 if TYPE_CHECKING:
     from stepwell.probes.view import LossAt
@@ -58,27 +60,33 @@ class Pacer:
     ) -> None:
         self.process = build.as_process(process)
         self.sampler = build.sampler(sampler, self.process) if isinstance(sampler, str) else sampler
-        self.weighting, self._handed = _weightings(weighting, host_weighting)
+        self.weighting, self._handed = trained_and_handed(weighting, host_weighting)
         self._table = table_of(process, self.process)
         self._group = group
         self._measuring = Measuring(self.sampler)
         self._measuring.watch(self.process, self.weighting, loss_at, optimizer, network)
         self._attachment: Attachment | None = None
         self._counter = Counter(seed)
+        self._aside: Counter | None = None
         self._window = Window(self.sampler)
+        self.draws = 0
+        """Micro-batches that were drawn for training."""
         self.metrics: Metrics = {}
         """The newest of everything that sampler and corrections reported."""
         self.seconds = 0.0
         """What drawing, probing and learning took so far, as the host's clock sees it."""
 
-    def attach(self, *optimizers: Any) -> Self:
-        """Take the turns around every real update: of one optimizer, or of all that step for one loss."""
+    def attach(self, *optimizers: Any, closure: bool = False) -> Self:
+        """Take the turns around every real update: of one optimizer, or of all that step for one loss.
+
+        With a `closure`, losses are computed inside the step: call `before_update` at its end yourself.
+        """
         if self._attachment is not None:
             raise OutOfTurn(
                 f"this pacer is attached to {self._attachment} already: attach once, before the loop; "
                 "several optimizers in one call, pacer.attach(one, two); for another one call detach() first."
             )
-        attachment = Attachment(optimizers, self._about_to_update, self._has_updated)
+        attachment = Attachment(optimizers, self._about_to_update, self._has_updated, closure)
         self._measuring.watch_optimizers(attachment.optimizers)
         attachment.register()
         self._attachment = attachment
@@ -100,24 +108,50 @@ class Pacer:
                 "what the network is told beside the time."
             )
         with self._timed():
-            self._window.require_room()
+            if self._aside is None:
+                self._window.require_room()
             if self._group is None:
                 # Not earlier: a process group may be younger than the pacer.
                 self._group = worker_group()
+            if self._aside is not None:
+                drawn = self.sampler.draw(x0, self._aside.tick(self._group))
+                self._aside.updated()
+                return self._pace(drawn)
             tick = self._counter.tick(self._group) if tick is None else tick
             self._measuring.see(x0, tick, condition, self._group)
             drawn = self.sampler.draw(x0, tick)
+            self._measuring.drew(x0, drawn.u)
             self._window.add(drawn, tick)
             self._counter.drew(tick)
+            self.draws += 1
+        return self._pace(drawn)
+
+    def _pace(self, drawn: Draw) -> Pace:
         return Pace(drawn.u, drawn.correction, self.process, self._handed, self._table)
+
+    def eval(self) -> Self:
+        """Draws are for an evaluation from here on: nothing counts them, and nothing is learned from them."""
+        # The same uniforms in every evaluation, none of them training's.
+        self._aside = Counter(stream_key(self._counter.seed, "evaluation"))
+        return self
+
+    def train(self) -> Self:
+        """Draws are for training again."""
+        self._aside = None
+        return self
 
     def observe(self, plain: PerExample) -> None:
         """The plain losses of the micro-batch drawn last."""
+        if self._aside is not None:
+            return
         self._window.hear(plain)
         self._measuring.notice(plain)
 
-    def before_update(self) -> None:
-        """The gradients are ready and the optimizer is about to step."""
+    def before_update(self, optimizer: Any = None) -> None:
+        """The gradients are ready and the optimizer is about to step (of several: which)."""
+        if self._attachment is not None and self._attachment.closure:
+            self._attachment.about_to_step(optimizer)
+            return
         self._require_detached("before_update")
         self._window.turn("before_update")
         self._about_to_update()
@@ -184,17 +218,3 @@ class Pacer:
         if "counter" in state:
             self._counter.load_state_dict(state["counter"])
         self._forget()
-
-
-def _weightings(own: Weighting | str, host: Weighting | str | None) -> tuple[Weighting, Weighting]:
-    """The weighting that is trained, whoever applies it, and the one that a pace hands out."""
-    given = own if host is None else host
-    trained = build.weighting(given) if isinstance(given, str) else given
-    if host is None:
-        return trained, trained
-    if own != "none":
-        raise InvalidParameter(
-            "weighting and host_weighting would weight one loss twice: give weighting= if the loop leaves "
-            "that to pace.weight, host_weighting= if it weights by itself."
-        )
-    return trained, Unweighted()

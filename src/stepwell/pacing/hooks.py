@@ -10,20 +10,26 @@ from torch.optim import LBFGS, Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from stepwell.core.errors import InvalidParameter, Unsupported
+from stepwell.pacing.out_of_turn import OutOfTurn
 
 
 class Attachment:
     """Calls `before` as the first of the optimizers is about to step, `after` once all have stepped."""
 
     def __init__(
-        self, optimizers: Sequence[Any], before: Callable[[], None], after: Callable[[], None]
+        self,
+        optimizers: Sequence[Any],
+        before: Callable[[], None],
+        after: Callable[[], None],
+        closure: bool = False,
     ) -> None:
         if not optimizers:
             raise InvalidParameter("attach needs an optimizer: write pacer.attach(optimizer).")
         self.optimizers = [inner(optimizer) for optimizer in optimizers]
         if len({id(optimizer) for optimizer in self.optimizers}) < len(self.optimizers):
             raise InvalidParameter("attach got the same optimizer twice: name each one once.")
-        self._before, self._after = before, after
+        self._before, self._after, self.closure = before, after, closure
+        self._announced = False
         self._stepped: set[int] = set()
         self._handles: list[RemovableHandle] = []
 
@@ -33,28 +39,40 @@ class Attachment:
     def register(self) -> None:
         """Put the hooks on."""
         for optimizer in self.optimizers:
-            self._handles.append(optimizer.register_step_pre_hook(self._about_to_step))
-            self._handles.append(optimizer.register_step_post_hook(self._has_stepped))
+            if not self.closure:
+                self._handles.append(optimizer.register_step_pre_hook(self._pre_hook))
+            self._handles.append(optimizer.register_step_post_hook(self._post_hook))
 
     def detach(self) -> None:
         """Take the hooks off again."""
         for handle in self._handles:
             handle.remove()
 
-    def _about_to_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if any(callable(given) for given in (*args, *kwargs.values())):
-            raise _closure(optimizer)
+    def about_to_step(self, optimizer: Any = None) -> None:
+        """The gradients of an optimizer are ready."""
+        self._announced = True
         # One that steps again while another has not: that one was skipped, and this is a new update.
-        if not self._stepped or id(optimizer) in self._stepped:
+        if not self._stepped or (optimizer is not None and id(inner(optimizer)) in self._stepped):
             self._stepped.clear()
             self._before()
 
-    def _has_stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _pre_hook(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if any(callable(given) for given in (*args, *kwargs.values())):
+            raise _closure(optimizer)
+        self.about_to_step(optimizer)
+
+    def _post_hook(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if not moved(optimizer):
             return
+        if not self._announced:
+            raise OutOfTurn(
+                f"{type(optimizer).__name__} has stepped and nobody called pacer.before_update(): a pacer "
+                "attached with closure=True needs it at the end of the closure, after the backward pass."
+            )
         self._stepped.add(id(optimizer))
         if len(self._stepped) == len(self.optimizers):
             self._stepped.clear()
+            self._announced = False
             self._after()
 
 
@@ -98,9 +116,9 @@ def _refuse_deepspeed(optimizer: Any) -> None:
 def _closure(optimizer: Optimizer) -> Unsupported:
     return Unsupported(
         f"{type(optimizer).__name__} is stepped with a closure: its losses are computed inside the step, so "
-        "the hooks come too early. Call backward() and then optimizer.step() without a closure; or, where "
-        "a framework passes one, do not attach: call before_update after the backward pass and after_update "
-        "after the step."
+        "the hooks come too early. Call backward() and then optimizer.step() without a closure; or "
+        "attach(optimizer, closure=True) and call pacer.before_update() at the end of the closure, after the "
+        "backward pass (stepwell.integrations.lightning does)."
     )
 
 
