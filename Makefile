@@ -1,5 +1,5 @@
 # Every target sets up .venv by itself when it is missing or older than what it is made from.
-.PHONY: demo test test-slow check format bench results clean
+.PHONY: demo test test-slow check docs format bench results clean
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
@@ -21,6 +21,10 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/mkdocs build --strict --quiet
+
+docs: $(READY)  ## the documentation, at http://127.0.0.1:8000, made anew whenever a page changes
+	$(BIN)/mkdocs serve
 
 format: $(READY)
 	$(BIN)/ruff format .
@@ -37,7 +41,7 @@ results: $(READY)  ## what is missing of the paper's tables (hours), and RESULTS
 	$(BIN)/python benchmarks/studies.py
 
 clean:
-	rm -rf .venv runs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist
+	rm -rf .venv runs site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

@@ -1,0 +1,92 @@
+"""The picture of a method, made while the site is built by the code behind `stepwell show` and `analyze`."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from stepwell.catalogue.entry import Entry
+from stepwell.catalogue.find import split_pair
+
+ROOT = Path(__file__).parents[2]
+RUNS = Path("benchmarks/records/runs")
+_PROCESSES = ("linear", "cosine", "flow")
+
+
+def picture(entry: Entry, meta: Mapping[str, Any]) -> bytes:
+    """An SVG: recorded draws over training, what known losses teach it, or its formula on some processes."""
+    return _drawn(entry.kind, entry.name, json.dumps(meta, default=str))
+
+
+@cache
+def _drawn(kind: str, name: str, written: str) -> bytes:
+    """Kept for as long as the server runs: pages change more often than formulas."""
+    meta = json.loads(written)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "picture.svg"
+        if "recorded" in meta:
+            _recorded(meta["recorded"], path)
+        else:
+            _formula(kind, name, meta, path)
+        return path.read_bytes()
+
+
+def caption(meta: Mapping[str, Any]) -> str:
+    """What the picture shows, in a sentence."""
+    if "recorded" in meta:
+        runs = " and ".join(f"`{RUNS / run}`" for run in meta["recorded"])
+        return f"Where it drew over training, as {runs} recorded it."
+    if meta.get("taught"):
+        return f"What it draws once it has seen the held-out losses of `{_TEACHER}`."
+    return "Its density, and what it makes of the weight on the network's own loss."
+
+
+def _recorded(runs: list[str], path: Path) -> None:
+    from stepwell.cli.main import main
+
+    words = ["analyze", "densities", *(str(RUNS / run) for run in runs), "--save", str(path)]
+    with contextlib.chdir(ROOT), contextlib.redirect_stdout(io.StringIO()):
+        assert main(words) == 0, words
+
+
+def _formula(kind: str, name: str, meta: Mapping[str, Any], path: Path) -> None:
+    from stepwell.cli.picture import save
+    from stepwell.cli.profile import profile
+
+    words = [word for word in str(meta.get("show", "")).split() if "=" in word]
+    spec = (name, dict(split_pair(word) for word in words))
+    profiles = []
+    for process in meta.get("processes", _PROCESSES[:1] if meta.get("taught") else _PROCESSES):
+        chosen = {"sampler": ("uniform", {}), "weighting": ("none", {}), kind: spec}
+        profiles.append(profile(chosen["sampler"], chosen["weighting"], (process, {})))
+    save([_taught(name, one) for one in profiles] if meta.get("taught") else profiles, path)
+
+
+_TEACHER = RUNS / "linear" / "uniform" / "0"
+_EACH = 10
+"""Losses for every timestep: as many as the sampler that remembers most of them wants."""
+
+
+def _taught(name: str, untaught: Any) -> Any:
+    """The profile of a sampler that has learned from recorded losses."""
+    import torch
+
+    import stepwell
+
+    process = stepwell.process("linear")
+    sampler = stepwell.sampler(name, process)
+    lines = (ROOT / _TEACHER / "metrics.jsonl").read_text().splitlines()
+    bands = torch.tensor([json.loads(line) for line in lines if '"bands"' in line][-1]["bands"])
+    u = process.grid().float().repeat(_EACH)
+    losses = bands[(u * len(bands)).long()]
+    sampler.learn(stepwell.Feedback(stepwell.Tick(), u, losses, losses))
+    density = stepwell.pmf(sampler, process) * len(untaught.u)
+    effective = untaught.effective if untaught.unbiased else density / density.mean()
+    return replace(untaught, density=density, effective=effective)

@@ -1,0 +1,60 @@
+"""What the records say about one method: its rows of RESULTS.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+
+from markdown_tables import Section, sections
+
+from stepwell.catalogue.entry import Entry
+from stepwell.core.errors import UnknownName
+from stepwell.recipes.method import resolve
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "RESULTS.md"
+_STUDY = ("method", "against", "judged by", "images to target", "end", "distance", "seeds")
+"""Of the fifteen columns of a study."""
+_OTHERS = ("Learned samplers", "The planted problem")
+
+
+@lru_cache(maxsize=1)
+def _sections() -> tuple[Section, ...]:
+    return tuple(sections(RESULTS.read_text()))
+
+
+def rows_about(entry: Entry) -> list[Section]:
+    """The tables that compare this method with another, cut down to its rows and to what fits on a page."""
+    found = []
+    for section in _sections():
+        if set(_STUDY) <= set(section.header):
+            against = section.column("against")
+            chosen = [row for row in section.rows if row[against] and _is_about(entry, row[0])]
+            found.append(_cut(section, chosen))
+        elif section.title.startswith(_OTHERS):
+            found.append(_only(section, lambda row: _is_about(entry, row[0])))
+        elif section.title.split(" ")[0] == entry.name and section.header[0] == "where":
+            found.append(section)
+    return [section for section in found if section.rows]
+
+
+def _only(section: Section, wanted: Callable[[tuple[str, ...]], bool]) -> Section:
+    return Section(section.title, section.header, tuple(row for row in section.rows if wanted(row)))
+
+
+def _cut(section: Section, rows: list[tuple[str, ...]]) -> Section:
+    places = [section.column(name) for name in _STUDY]
+    return Section(section.title, _STUDY, tuple(tuple(row[place] for place in places) for row in rows))
+
+
+def _is_about(entry: Entry, cell: str) -> bool:
+    """Samplers have the rows that draw by them, weightings those that weight even draws."""
+    written = cell.split(" against ")[0].split(", ")[0]
+    try:
+        method = resolve(written)
+    except UnknownName:
+        return False
+    drawn, weighted = method.sampler[0], method.weighting[0]
+    if entry.kind == "sampler":
+        return drawn == entry.name and not (drawn in ("uniform", "reference") and weighted != "none")
+    return weighted == entry.name and drawn in ("uniform", "reference")

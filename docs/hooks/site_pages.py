@@ -1,0 +1,60 @@
+"""mkdocs hook: pages that lie outside docs/, and folders of the navigation that list what is in them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from markdown_tables import table
+from method_pages import ENTRIES
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parents[2]
+RECORDS = {"results/records.md": "RESULTS.md", "results/log.md": "LOG.md"}
+"""Written by scripts and by hand into benchmarks/: one copy, read when the site is built."""
+INTEGRATIONS = ROOT / "src" / "stepwell" / "integrations"
+_MODULES = "<!-- every integration -->"
+_LOOPS = "<!-- every loop -->"
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the records, and tell the navigation what there is."""
+    for uri, name in RECORDS.items():
+        text = (ROOT / "benchmarks" / name).read_text()
+        files.append(File.generated(config, uri, content=text))
+    config.nav = _expanded(config.nav, [page.src_uri for page in files.documentation_pages()])
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """List the integrations: their pages, and their modules for the reference."""
+    references = "\n\n".join(f"::: stepwell.integrations.{name}" for name in modules())
+    return markdown.replace(_MODULES, references).replace(_LOOPS, _loops(page.meta.get("loops", {})))
+
+
+def _loops(loops: dict[str, str]) -> str:
+    """Those that have a page already."""
+    pages = [name for name in loops if (ROOT / "docs" / "integrations" / f"{name}.md").exists()]
+    return table(("your loop", "page"), [(loops[name], f"[{name}]({name}.md)") for name in pages])
+
+
+def modules() -> list[str]:
+    """Those that there are."""
+    return sorted(path.stem for path in INTEGRATIONS.glob("*.py") if path.stem != "__init__")
+
+
+def _expanded(item: Any, pages: list[str]) -> Any:
+    """The navigation, with every word that ends in a slash replaced by the rest of that folder's pages."""
+    if isinstance(item, list):
+        return [one for each in item for one in _listed(each, [page for page in pages if page not in item])]
+    if isinstance(item, dict):
+        return {title: _expanded(inside, pages) for title, inside in item.items()}
+    return item
+
+
+def _listed(item: Any, pages: list[str]) -> list[Any]:
+    if not isinstance(item, str) or not item.endswith("/"):
+        return [_expanded(item, pages)]
+    inside = [page for page in pages if re.fullmatch(rf"{item}[^/]+\.md", page)]
+    return sorted(inside, key=lambda page: (list(ENTRIES).index(page) if page in ENTRIES else 0, page))

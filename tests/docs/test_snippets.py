@@ -1,0 +1,66 @@
+"""Every snippet of every page is run: Python in order within a page, commands line by line.
+
+What is not meant to be run stands in another fence: text, diff, toml.
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+from pages import DOCS, PAGES, blocks
+
+from stepwell.cli.main import main
+
+TRAINING = ["model=micro", "steps=2", "batch=4", "evaluate_images=4", "bands=4", "samples=0"]
+QUICK = {
+    "train": TRAINING,
+    "generate": ["-n", "4", "--steps", "2"],
+    "evaluate": ["-n", "0"],
+    "compare": [*TRAINING, "effort={'generated': 0, 'bits_images': 2, 'bits_timesteps': 2}"],
+    "analyze gain": ["--strata", "3", "--rounds", "3", "--images", "2"],
+}
+"""Added to commands that would take minutes."""
+FENCES = {"python", "sh", "text", "diff", "toml", "math", "json", "yaml", ""}
+
+
+def having(language: str) -> list[Path]:
+    return [path for path in PAGES if blocks(path.read_text(), language)]
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(DOCS))
+
+
+@pytest.mark.parametrize("path", having("python"), ids=named)
+def test_python_snippets_run_in_order(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    scope: dict[str, object] = {"__name__": "__main__"}
+    for snippet in blocks(path.read_text(), "python"):
+        exec(compile(snippet, named(path), "exec"), scope)
+
+
+@pytest.mark.parametrize("path", having("sh"), ids=named)
+def test_commands_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STEPWELL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    for block in blocks(path.read_text(), "sh"):
+        for line in block.splitlines():
+            words = shlex.split(line, comments=True)
+            if words:
+                assert words[0] == "stepwell", f"{line}: only our own commands are run; use another fence"
+                assert main([*words[1:], *quick(words)]) == 0, line
+
+
+def quick(words: list[str]) -> list[str]:
+    """What makes a command small."""
+    if "--dry-run" in words:
+        return []
+    return QUICK.get(" ".join(words[1:3]), QUICK.get(words[1], []))
+
+
+@pytest.mark.parametrize("path", PAGES, ids=named)
+def test_only_fences_that_mean_something_are_used(path: Path) -> None:
+    opened = [line.strip().removeprefix("```") for line in path.read_text().splitlines() if "```" in line]
+    assert {word.split(" ")[0] for word in opened} <= FENCES
