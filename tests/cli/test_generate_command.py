@@ -98,7 +98,7 @@ SCRIPT = """
 import sys, torch
 torch.set_num_threads(1)
 from stepwell.cli.main import main
-from stepwell.generate.ranks import ranks
+from stepwell.core.ranks import ranks
 run, out = sys.argv[1:]
 with ranks():
     for name in ("folder", "images.npz"):

@@ -117,7 +117,7 @@ def test_two_ranks_share_the_work_and_read_the_same_bits(monkeypatch: pytest.Mon
     expected, folder = alone.all(), alone.folder
     for file in folder.iterdir():
         file.unlink()
-    monkeypatch.setattr(extraction, "_wait_for_all", lambda group: None)
+    monkeypatch.setattr(extraction, "meet", lambda group: None)
     seen = []
     for rank in range(2):
         monkeypatch.setattr(extraction, "worker_group", lambda rank=rank: Rank(rank))

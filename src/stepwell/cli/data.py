@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
-import sys
-import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stepwell.cli.bar import Bar
 from stepwell.cli.extra import require_extra
 
 if TYPE_CHECKING:
@@ -23,7 +22,6 @@ _EXAMPLES = """examples:
 
 Run the same encode again to go on where it stopped, or to make damaged shards again.
 """
-_LINE_EVERY_SECONDS = 10
 
 
 def register(verbs: Any) -> None:
@@ -68,6 +66,7 @@ def _reading(verb: argparse.ArgumentParser) -> None:
 
 def _encode(options: argparse.Namespace) -> None:
     require_extra()
+    from stepwell.core.ranks import ranks
     from stepwell.data.encode import encode
     from stepwell.data.latent_plan import Storage, plan_of
     from stepwell.data.load import load
@@ -84,35 +83,21 @@ def _encode(options: argparse.Namespace) -> None:
         flips=options.flips,
     )
     plan = plan_of(absolute(options.data), data, autoencoder, storage)
-    leads = _join_workers()
-    if leads:
-        _tell_plan(plan)
-    if options.dry_run:
-        return
-    with _Bar(leads) as bar:
-        made = encode(options.out, plan, data, autoencoder, batch=options.batch, progress=bar.update)
-    if leads:
-        cached = load(str(options.out))
-        quality = psnr(*reconstruction(data, cached, decoder_of(cached, options.autoencoder)))
-        _tell_scale(made)
-        print(f"held-out images come back with {quality:.1f} dB")
-        print(f"Next: stepwell train images data={options.out}{' labels=true' if plan.classes else ''}")
-
-
-def _join_workers() -> bool:
-    """Whether this process speaks for all; under torchrun they meet here."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        return True
-    from datetime import timedelta
-
-    from torch import cuda, distributed
-
-    if cuda.is_available():
-        cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    if not distributed.is_initialized():
-        # Ranks may finish hours apart; they meet only at the end.
-        distributed.init_process_group("gloo", timeout=timedelta(days=7))
-    return distributed.get_rank() == 0
+    with ranks() as group:
+        leads = group.rank == 0
+        if leads:
+            _tell_plan(plan)
+        if options.dry_run:
+            return
+        with Bar(silent=not leads) as bar:
+            tell = partial(bar.update, "encoding")
+            made = encode(options.out, plan, data, autoencoder, batch=options.batch, progress=tell)
+        if leads:
+            cached = load(str(options.out))
+            quality = psnr(*reconstruction(data, cached, decoder_of(cached, options.autoencoder)))
+            _tell_scale(made)
+            print(f"held-out images come back with {quality:.1f} dB")
+            print(f"Next: stepwell train images data={options.out}{' labels=true' if plan.classes else ''}")
 
 
 def _tell_plan(plan: Plan) -> None:
@@ -157,33 +142,3 @@ def _show(options: argparse.Namespace) -> None:
     print(f"{len(data.train):,} images to train on and {len(data.held_out):,} held out, {shape}{classes}")
     for note in data.notes:
         print(note)
-
-
-class _Bar:
-    """How many images are encoded: a bar in a terminal, now and then a line elsewhere."""
-
-    def __init__(self, leads: bool) -> None:
-        self._leads = leads
-        self._bar: Any = None
-        self._last_line = time.monotonic()
-
-    def __enter__(self) -> _Bar:
-        if self._leads and sys.stderr.isatty():
-            from rich.progress import Progress
-
-            self._bar = Progress(transient=True)
-            self._task = self._bar.add_task("encoding", total=None)
-            self._bar.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def update(self, done: int, total: int) -> None:
-        """How far this process is."""
-        if self._bar is not None:
-            self._bar.update(self._task, completed=done, total=total)
-        elif self._leads and time.monotonic() - self._last_line > _LINE_EVERY_SECONDS:
-            self._last_line = time.monotonic()
-            print(f"encoded {done:,} of {total:,}", flush=True)

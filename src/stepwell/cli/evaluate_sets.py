@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from stepwell.cli.bar import Bar
 
 if TYPE_CHECKING:
     from stepwell.evaluate.compare_sets import Comparison
 
-_LINE_EVERY_SECONDS = 20
 _OPTIONS = ("extractor", "weights", "resize", "size", "batch")
 
 
@@ -45,6 +41,7 @@ def looks_like_images(path: Path) -> bool:
 def run(options: argparse.Namespace) -> None:
     """Extract on all ranks, compare and print on the first."""
     from stepwell.core import require
+    from stepwell.core.ranks import own_device, ranks
     from stepwell.evaluate.compare_sets import Reading, compare, require_readable, side
     from stepwell.evaluate.extractors import extractor
 
@@ -55,75 +52,21 @@ def run(options: argparse.Namespace) -> None:
     reading = Reading(count, size, require.count("--batch", 32 if options.batch is None else options.batch))
     for spec in (str(options.directory), options.reference):
         require_readable(spec)
-    with _processes() as rank:
+    with ranks() as group:
         network = extractor(
             options.extractor or "inception", options.weights, resize=options.resize or "clean"
-        ).on(_device())
-        with _Bar(silent=rank > 0) as bar:
-            ours = side(options.directory, network, reading, bar.update)
-            theirs = side(options.reference, network, reading, bar.update)
-        if rank > 0:
+        ).on(own_device())
+        with Bar(silent=group.rank > 0) as bar:
+
+            def tell(name: str, done: int, total: int) -> None:
+                bar.update(f"features of {name}", done, total)
+
+            ours = side(options.directory, network, reading, tell)
+            theirs = side(options.reference, network, reading, tell)
+        if group.rank > 0:
             return
         found = compare(ours, theirs, network)
     print(json.dumps(_plain(found)) if options.json else _text(found, options))
-
-
-@contextmanager
-def _processes() -> Iterator[int]:
-    """The rank of this process among those that torchrun started."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        yield 0
-        return
-    from datetime import timedelta
-
-    from torch import distributed as dist
-
-    # A rank waits for the slowest at the end of a set: hours, if its share is large.
-    dist.init_process_group("gloo", timeout=timedelta(hours=12))
-    try:
-        yield dist.get_rank()
-    finally:
-        dist.destroy_process_group()
-
-
-def _device() -> str:
-    """A GPU of this process's own, if there is one."""
-    import torch
-
-    return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu"
-
-
-class _Bar:
-    """Images done: a bar where there is a terminal, a line now and then where there is none."""
-
-    def __init__(self, silent: bool) -> None:
-        self._silent, self._tasks = silent, dict[str, Any]()
-        self._bar: Any = None
-        self._last_line = time.monotonic()
-
-    def __enter__(self) -> _Bar:
-        if not self._silent and sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import Progress
-
-            self._bar = Progress(console=Console(stderr=True), transient=True)
-            self._bar.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def update(self, name: str, done: int, total: int) -> None:
-        """How far a set is."""
-        now = time.monotonic()
-        if self._bar is not None:
-            if name not in self._tasks:
-                self._tasks[name] = self._bar.add_task(f"features of {name}", total=total)
-            self._bar.update(self._tasks[name], completed=done)
-        elif not self._silent and now - self._last_line > _LINE_EVERY_SECONDS:
-            self._last_line = now
-            print(f"features of {name}: {done} of {total} images", file=sys.stderr, flush=True)
 
 
 def _plain(found: Comparison) -> dict[str, Any]:

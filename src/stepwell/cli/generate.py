@@ -55,7 +55,7 @@ def _solvers() -> str:
 def run(options: argparse.Namespace) -> None:
     """Load the run and write its images, or say what that would take."""
     require_extra()
-    from stepwell.generate.ranks import own_device, ranks
+    from stepwell.core.ranks import own_device, ranks
     from stepwell.generate.to_disk import Task, writer_of
     from stepwell.recipes.build import trained
 
@@ -71,12 +71,12 @@ def run(options: argparse.Namespace) -> None:
 
 def _write(task: Task, out: Path, group: Any) -> None:
     from stepwell.cli.images_progress import ImagesProgress
-    from stepwell.generate.ranks import share
+    from stepwell.core.ranks import share
     from stepwell.generate.to_disk import write_images
 
     own = sum(map(len, share(task.request.batches(), group)))
     try:
-        with ImagesProgress(own, says=group.rank == 0) as progress:
+        with ImagesProgress(own, silent=group.rank > 0) as progress:
             made = write_images(task, out, group, progress)
             rate = progress.rate
     except OSError as error:

@@ -70,8 +70,8 @@ def _train(recipe: Any, inexact: bool) -> None:
     from stepwell.cli.progress import Progress
     from stepwell.recipes.run import run_recipe
 
-    with Progress(recipe.steps, recipe.seconds) as progress:
-        at = run_recipe(recipe, inexact=inexact, say=progress.say, progress=progress.update)
+    with Progress(recipe.steps) as progress:
+        at = run_recipe(recipe, inexact=inexact, say=progress.say, progress=progress.at)
     if at.step < recipe.steps and (recipe.seconds is None or at.clock.seconds < recipe.seconds):
         # Interrupted, saved and said so: a script must not take it for finished.
         raise SystemExit(130)

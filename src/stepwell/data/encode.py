@@ -11,6 +11,7 @@ from torch import Tensor
 
 from stepwell.core import require
 from stepwell.core.group import WorkerGroup, worker_group
+from stepwell.core.ranks import meet
 from stepwell.data import latent_manifest, latent_shards
 from stepwell.data.latent_manifest import NAME, SPLITS, Manifest, Plan, Record, Shard
 from stepwell.data.latent_plan import DTYPES, Encoder
@@ -33,7 +34,7 @@ def encode(
     require.count("batch", batch)
     group = worker_group()
     before = _open(folder, plan, data, group)
-    _meet(group)  # Nobody writes before all have looked.
+    meet(group)  # Nobody writes before all have looked.
     mine = list(plan.shards())[group.rank :: group.world]
     todo = [shard for shard in mine if _kept(folder, shard, plan, before) is None]
     total, done = _images(mine), _images(mine) - _images(todo)
@@ -46,20 +47,15 @@ def encode(
             done += len(rows)
             progress(done, total)
         _write(folder, shard, plan, parts)
-    _meet(group)
+    meet(group)
     made = _whole(folder, plan, before)
-    _meet(group)
+    meet(group)
     if group.rank == 0:
         made.write(folder)
         for leftover in (*folder.glob("*.safetensors.json"), *folder.glob(".*.tmp")):
             leftover.unlink(missing_ok=True)
-    _meet(group)
+    meet(group)
     return made
-
-
-def _meet(group: WorkerGroup) -> None:
-    """Wait for all ranks."""
-    group.mean(torch.zeros(1))
 
 
 def _open(folder: Path, plan: Plan, data: DataSet, group: WorkerGroup) -> Manifest:

@@ -17,10 +17,10 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from torch import distributed as dist
 
 from stepwell.core.errors import StepwellError
-from stepwell.core.group import WorkerGroup, worker_group
+from stepwell.core.group import worker_group
+from stepwell.core.ranks import meet
 from stepwell.evaluate.extractors import Extractor
 from stepwell.evaluate.frechet import Moments
 from stepwell.evaluate.image_sets import ImageSet, chosen_rows
@@ -82,7 +82,7 @@ def extract(
             _make(images, extractor, folder, number, blocks[number], batch)
         done += len(blocks[number])
         progress(min(done * group.world, len(rows)), len(rows))
-    _wait_for_all(group)
+    meet(group)
     return found
 
 
@@ -139,8 +139,3 @@ def _load(folder: Path, number: int) -> Tensor:
 
 def _file(folder: Path, number: int) -> Path:
     return folder / f"block-{number:06d}.safetensors"
-
-
-def _wait_for_all(group: WorkerGroup) -> None:
-    if group.world > 1:
-        dist.barrier()

@@ -12,11 +12,11 @@ from torch import nn
 from stepwell.core.errors import InvalidParameter
 from stepwell.core.group import WorkerGroup
 from stepwell.core.process import NoiseProcess
+from stepwell.core.ranks import meet, share
 from stepwell.data.source import to_pixels
 from stepwell.generate.identity import identity_of
 from stepwell.generate.images import Decode, Request, checked_route, generate
 from stepwell.generate.npz_writer import NpzWriter
-from stepwell.generate.ranks import meet, share
 from stepwell.generate.writers import FolderWriter, SheetWriter, Writer
 
 
@@ -80,7 +80,7 @@ def writer_of(task: Task, out: Path, group: WorkerGroup) -> Writer:
             raise InvalidParameter(
                 "a sheet is made by one process: start it without torchrun, or write a folder."
             )
-        return SheetWriter(out, count)
+        return SheetWriter(out, count, task.request.originals)
     if out.suffix.lower() in (".jpg", ".jpeg", ".npy", ".zip", ".webp", ".gif"):
         raise InvalidParameter(
             f"{out.name}: images are written as a folder of PNGs, an .npz or a .png sheet."

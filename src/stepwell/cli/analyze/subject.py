@@ -140,12 +140,12 @@ def _train(training: Training, steps: range, quiet: bool) -> None:
     from stepwell.train.step import train_step
 
     training.network.train()
-    with nullcontext() if quiet else Progress(steps.stop, None) as progress:
+    with nullcontext() if quiet else Progress(steps.stop) as progress:
         for step in steps:
             report = train_step(training, step)
             if progress is not None:
                 looks = f"{float(report.u.median()):.2f} of time"
-                progress.update(step + 1, {"loss": float(report.plain), "looks": looks})
+                progress.at(step + 1, {"loss": float(report.plain), "looks": looks})
 
 
 def whole_numbers(option: str, given: str | None) -> list[int]:

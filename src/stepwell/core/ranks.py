@@ -1,4 +1,4 @@
-"""The processes that generate together: those that torchrun started, or one."""
+"""The processes that share a job: those that torchrun started, or one."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ def ranks() -> Iterator[WorkerGroup]:
     started = int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized()
     if started:
         dist.init_process_group("gloo", timeout=_PATIENCE)
+        if torch.cuda.is_available():
+            torch.cuda.set_device(own_device())
     try:
         yield worker_group()
     finally:
