@@ -29,6 +29,13 @@ SAMPLERS = (
     ),
     Entry(
         "sampler",
+        "reference",
+        "stepwell.samplers.static:reference",
+        "what the process's own objective draws: uniform on DDPM's chain, log-normal sigma on EDM",
+        "the process's paper",
+    ),
+    Entry(
+        "sampler",
         "logit-normal",
         "stepwell.samplers.static:logit_normal",
         "sigmoid of a normal: the middle of time (called log-normal by Kim et al.)",

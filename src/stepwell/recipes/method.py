@@ -13,6 +13,10 @@ from stepwell.recipes.files import method_files
 
 Spec = tuple[str, dict[str, Any]]
 
+# What is not named: draws as the process's own objective has them, without weights.
+_DRAWN: Spec = ("reference", {})
+_WEIGHTED: Spec = ("none", {})
+
 
 @dataclass(frozen=True)
 class Method:
@@ -38,7 +42,7 @@ def resolve(spec: str) -> Method:
         if kind in chosen:
             raise UnknownName(f"method {spec!r} names two {kind}s, {chosen[kind][0]} and {name}: give one.")
         chosen[kind] = (name, given)
-    return Method(chosen.get("sampler", ("uniform", {})), chosen.get("weighting", ("none", {})))
+    return Method(chosen.get("sampler", _DRAWN), chosen.get("weighting", _WEIGHTED))
 
 
 def _kind(name: str, taken: bool) -> str:
@@ -67,7 +71,7 @@ def _from_file(path: Path) -> Method:
     except tomllib.TOMLDecodeError as error:
         raise UnknownName(f"{path} is not valid TOML: {error}.") from None
     parts = {}
-    for kind, default in (("sampler", "uniform"), ("weighting", "none")):
+    for kind, default in (("sampler", _DRAWN[0]), ("weighting", _WEIGHTED[0])):
         table = dict(content.get(kind, {"name": default}))
         name = table.pop("name", default)
         find("sampler" if kind == "sampler" else "weighting", name)

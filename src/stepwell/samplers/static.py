@@ -84,6 +84,11 @@ def uniform(process: NoiseProcess) -> TimestepSampler:
     return Static(Uniform(), "uniform")
 
 
+def reference(process: NoiseProcess) -> TimestepSampler:
+    """What a process's own objective draws: uniform, EDM's log-normal, SD3's logit-normal."""
+    return Static(process.reference, "reference")
+
+
 def logit_normal(
     process: NoiseProcess, mean: float = 0.0, std: float = 1.0, as_published: bool = False
 ) -> TimestepSampler:
