@@ -16,8 +16,10 @@ from stepwell.core.probe import NoProbe, Probe
 from stepwell.core.probe_spec import ProbeSpec
 from stepwell.core.process import NoiseProcess
 from stepwell.core.sampler import TimestepSampler
+from stepwell.core.shapes import PerExample
 from stepwell.core.tick import Tick
 from stepwell.pacing.hooks import Together, inner
+from stepwell.pacing.loop_check import LoopCheck
 from stepwell.pacing.out_of_turn import OutOfTurn
 from stepwell.pacing.watch import WatchedLoss, require_agreement
 from stepwell.weightings import Weighting
@@ -37,6 +39,7 @@ class Measuring:
         self._given: Any = None
         self._spec: ProbeSpec | None = None
         self._view: Surroundings | None = None
+        self._loop: LoopCheck | None = None
 
     def watch(
         self,
@@ -47,6 +50,8 @@ class Measuring:
         network: nn.Module | None,
     ) -> None:
         """Take what stays the same over a run; whatever cannot work is refused now."""
+        known = network if network is not None else getattr(loss_at, "network", None)
+        self._loop = None if known is None else LoopCheck(process, known)
         if self.sampler.probe is None:
             return
         if loss_at is None:
@@ -58,8 +63,7 @@ class Measuring:
         from stepwell.probes.view import Watched
 
         require_agreement(process, loss_at)
-        known = network if network is not None else getattr(loss_at, "network", None)
-        self._loss, self._given = WatchedLoss(loss_at, known), optimizer
+        self._loss, self._given = WatchedLoss(loss_at, known, process), optimizer
         self._watched = Watched(process, weighting, self._loss, optimizer, known, weighting_of)
         # A target that this process does not have is refused now, not at the first measurement.
         self._watched.weight(self.sampler.probe.target)
@@ -96,6 +100,11 @@ class Measuring:
         self.probe.see(x0, condition, self.sampler.probe, group.world)
         self._view = Surroundings(tick, x0, condition, group, self._watched)
 
+    def drew(self, x0: Tensor, u: PerExample) -> None:
+        """These are the times of the micro-batch: what the network is shown next should fit them."""
+        if self._loop is not None:
+            self._loop.drew(x0, u)
+
     def notice(self, tensor: Tensor) -> None:
         """The host is at a place of its loop where its autocast may be on."""
         if self._loss is not None:
@@ -103,6 +112,8 @@ class Measuring:
 
     def before(self, tick: Tick) -> None:
         """The optimizer is about to step."""
+        if self._loop is not None:
+            self._loop.forget()
         spec = self.sampler.probe
         self._spec = spec if spec is not None and spec.due(tick.step) else None
         if self._spec is not None and self._view is not None:

@@ -13,6 +13,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from stepwell.core.errors import InvalidParameter, Unsupported
 from stepwell.core.process import NoiseProcess
 from stepwell.core.shapes import PerExample
+from stepwell.pacing.noise_check import NoiseCheck
 
 if TYPE_CHECKING:
     from stepwell.probes.view import LossAt
@@ -23,9 +24,10 @@ _EXAMPLE = "as in (output - target).square().flatten(1).mean(1)"
 class WatchedLoss:
     """Losses for probes: under the autocast of the host's forward pass, with nothing of it changed."""
 
-    def __init__(self, loss_at: LossAt, network: nn.Module | None) -> None:
+    def __init__(self, loss_at: LossAt, network: nn.Module | None, process: NoiseProcess) -> None:
         self._loss_at = loss_at
         self._network = network
+        self._check = None if network is None else NoiseCheck(process, network)
         self._autocast: torch.dtype | None = None
 
     def notice(self, device: torch.device) -> None:
@@ -41,7 +43,8 @@ class WatchedLoss:
                 "inference_mode is on, where no gradient can be taken: step the optimizer outside of it."
             )
         self.notice(x0.device)
-        with self._casting(x0.device), statistics_kept(self._network):
+        watching = nullcontext() if self._check is None else self._check.watching(x0, noise, u)
+        with self._casting(x0.device), statistics_kept(self._network), watching:
             losses = self._loss_at(x0, noise, u, condition)
         if not isinstance(losses, Tensor) or losses.shape != u.shape:
             found = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
