@@ -12,7 +12,7 @@ from method_pictures import caption, picture
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.utils.meta import get_data
-from recorded_rows import rows_about
+from recorded_rows import STUDY, rows_about
 
 from stepwell.catalogue.entries import SAMPLERS, SHAPING, WEIGHTINGS
 from stepwell.catalogue.entry import Entry, Parameter
@@ -49,7 +49,7 @@ def compose(entry: Entry, written: str, meta: Mapping[str, Any]) -> str:
         title,
         f"**{entry.summary[0].upper()}{entry.summary[1:]}.** {_habits(entry)}\n\nSource: {entry.source}.",
         body.strip(),
-        f"![{caption(meta)}]({entry.name}.svg)\n\n*{caption(meta)}*",
+        f"![{caption(meta).replace('`', '')}]({entry.name}.svg)\n\n*{caption(meta)}*",
         f"```sh\n{command(entry, meta)}\n```",
         _parameters(entry),
         _measured(entry, meta),
@@ -94,13 +94,18 @@ def _default(parameter: Parameter) -> str:
 
 
 def _measured(entry: Entry, meta: Mapping[str, Any]) -> str:
+    found = rows_about(entry)
     parts = ["## Measured", str(meta.get("verdict", "Nothing was measured with it here yet."))]
-    for section in rows_about(entry):
-        parts.append(f"[{section.title}](../../results/records.md)\n\n{table(section.header, section.rows)}")
-    if len(parts) > 2:
+    studies = [(one.title, *row) for one in found if one.header == STUDY for row in one.rows]
+    if studies:
+        parts.append(table(("study", *STUDY), studies))
+    for one in found:
+        if one.header != STUDY:
+            parts.append(f"**{one.title}**\n\n{table(one.header, one.rows)}")
+    if found:
         parts.append(
             "Ratios, with 95 % intervals over seeds; below 1 is better. An interval that holds 1 decides "
-            "nothing. [How results are earned](../../results.md)."
+            "nothing. [How results are earned](../../results.md), [all records](../../results/records.md)."
         )
     return "\n\n".join(parts)
 

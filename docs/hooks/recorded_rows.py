@@ -13,7 +13,7 @@ from stepwell.core.errors import UnknownName
 from stepwell.recipes.method import resolve
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "RESULTS.md"
-_STUDY = ("method", "against", "judged by", "images to target", "end", "distance", "seeds")
+STUDY = ("method", "against", "judged by", "images to target", "end", "distance", "seeds")
 """Of the fifteen columns of a study."""
 _OTHERS = ("Learned samplers", "The planted problem")
 
@@ -27,7 +27,7 @@ def rows_about(entry: Entry) -> list[Section]:
     """The tables that compare this method with another, cut down to its rows and to what fits on a page."""
     found = []
     for section in _sections():
-        if set(_STUDY) <= set(section.header):
+        if set(STUDY) <= set(section.header):
             against = section.column("against")
             chosen = [row for row in section.rows if row[against] and _is_about(entry, row[0])]
             found.append(_cut(section, chosen))
@@ -43,8 +43,8 @@ def _only(section: Section, wanted: Callable[[tuple[str, ...]], bool]) -> Sectio
 
 
 def _cut(section: Section, rows: list[tuple[str, ...]]) -> Section:
-    places = [section.column(name) for name in _STUDY]
-    return Section(section.title, _STUDY, tuple(tuple(row[place] for place in places) for row in rows))
+    places = [section.column(name) for name in STUDY]
+    return Section(section.title, STUDY, tuple(tuple(row[place] for place in places) for row in rows))
 
 
 def _is_about(entry: Entry, cell: str) -> bool:
