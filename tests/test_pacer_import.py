@@ -34,7 +34,8 @@ start = time.process_time()
 import torch
 middle = time.process_time()
 import stepwell
-stepwell.Pacer, stepwell.loss_at
+stepwell.loss_at
+stepwell.Pacer("neyman", "linear", loss_at=lambda x0, noise, u, condition: u)
 spent = time.process_time() - middle
 assert "torch.distributed.tensor" not in sys.modules
 print(spent / (middle - start))

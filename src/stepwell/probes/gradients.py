@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 from torch.nn import Parameter
 
 from stepwell.core.condition import joined, select
@@ -19,6 +18,7 @@ from stepwell.core.sampler import State
 from stepwell.core.shapes import PerExample
 from stepwell.probes.dropout import forked
 from stepwell.probes.examples import Pool, between, noise, times
+from stepwell.probes.sharded import is_sharded
 from stepwell.probes.sketch import Sketch
 
 
@@ -91,7 +91,7 @@ class Gradients:
 
     def _over_ranks(self, view: View, halves: Tensor) -> Tensor:
         """Whole gradients are averaged; FSDP has averaged already, and its shards are added."""
-        sharded = any(isinstance(parameter, DTensor) for parameter in view.parameters())
+        sharded = any(map(is_sharded, view.parameters()))
         mean = view.group.mean(halves)
         return mean * view.group.world if sharded else mean
 
@@ -104,7 +104,7 @@ class Gradients:
 
 def gradients_of(loss: Tensor, parameters: Sequence[Parameter]) -> list[Tensor | None]:
     """The gradient of a loss, without touching what the optimizer will use."""
-    if not any(isinstance(parameter, DTensor) for parameter in parameters):
+    if not any(map(is_sharded, parameters)):
         # Not backward(): DDP's hooks on the parameters would take it for a training step.
         whole = torch.autograd.grad(loss, list(parameters), allow_unused=True) if loss.requires_grad else ()
         if all(gradient is None for gradient in whole):

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor, Shard
 from torch.nn import Parameter
 
 from stepwell.core.errors import Unsupported
 from stepwell.core.random import stream_key, uniforms
+from stepwell.probes.sharded import held, local
 
 DIMENSIONS = 4093
 """A multiple of what the noise of a few dozen examples leaves to see: more buckets change nothing.
@@ -35,9 +35,9 @@ class Sketch:
         self._first: list[int] = []
         total = 0
         for number, parameter in enumerate(parameters):
-            low, high = _held(parameter)
-            local = _local(parameter)
-            chance = uniforms(stream_key("sketch", number), parameter.numel(), local.device)[low:high]
+            low, high = held(parameter)
+            here = local(parameter)
+            chance = uniforms(stream_key("sketch", number), parameter.numel(), here.device)[low:high]
             self._signs.append(torch.where(chance < 0.5, -1, 1).to(torch.int8))
             self._first.append((total + low) % dimensions)
             total += parameter.numel()
@@ -54,7 +54,7 @@ class Sketch:
         for gradient, signs, first in zip(gradients, self._signs, self._first, strict=True):
             folded = signs.new_zeros(self._dimensions, dtype=torch.float32)
             if gradient is not None and signs.numel():
-                signed = _local(gradient).detach().float().reshape(-1) * signs
+                signed = local(gradient).detach().float().reshape(-1) * signs
                 last = -(first + signed.numel()) % self._dimensions
                 padded = torch.nn.functional.pad(signed, (first, last))
                 folded = padded.view(-1, self._dimensions).sum(0)
@@ -62,25 +62,3 @@ class Sketch:
         if result is None:
             raise Unsupported("there is nothing to train: no parameter requires a gradient.")
         return result[: self.width]
-
-
-def _local(tensor: Tensor) -> Tensor:
-    """What this rank holds of a tensor."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
-def _held(parameter: Tensor) -> tuple[int, int]:
-    """The range of flat coordinates that this rank holds: rows, as FSDP shards them."""
-    if not isinstance(parameter, DTensor):
-        return 0, parameter.numel()
-    (placement, *more) = parameter.placements
-    if more or not isinstance(placement, Shard) or placement.dim != 0:
-        raise Unsupported(
-            f"a parameter is placed as {parameter.placements}: gradient probes know parameters that are "
-            "whole or sharded along their first dimension over one mesh dimension (fully_shard's default)."
-        )
-    rows, world = parameter.shape[0], parameter.device_mesh.size()
-    each = -(-rows // world)
-    low = min(rows, each * parameter.device_mesh.get_local_rank())
-    width = parameter.numel() // max(rows, 1)
-    return low * width, min(rows, low + each) * width
