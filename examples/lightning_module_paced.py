@@ -1,0 +1,71 @@
+"""A LightningModule as people write it for diffusion: `training_step` draws, the Trainer does the rest."""
+
+from __future__ import annotations
+
+import warnings
+
+import lightning
+import torch
+import torch.nn.functional as F
+from diffusers import DDPMScheduler
+from fashion import Outcome, images
+from small_network import SmallNetwork
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+import stepwell.integrations.lightning
+
+
+class Diffusion(lightning.LightningModule):
+    """Noise prediction on DDPM's schedule."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = SmallNetwork(time_scale=1000)
+        ddpm = self.ddpm = DDPMScheduler()
+        self.pacer = stepwell.Pacer("neyman", ddpm, loss_at=stepwell.loss_at.diffusers(self.net, ddpm))
+        self.kept: list[float] = []
+
+    def training_step(self, x0: Tensor, batch_idx: int) -> Tensor:
+        noise = torch.randn_like(x0)
+        timesteps = (pace := self.pacer.draw(x0)).timesteps
+        output = self.net(self.ddpm.add_noise(x0, noise, timesteps), timesteps)
+        loss = (F.mse_loss(output, noise, reduction="none") * pace.weight.view(-1, 1, 1, 1)).mean()
+        self.kept.append(loss.item())
+        return loss
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(self.net.parameters(), lr=2e-3)
+
+    @torch.no_grad()
+    def held_out_loss(self) -> float:
+        """At fixed timesteps with fixed noise."""
+        x0, generator = images(256, held_out=True), torch.Generator().manual_seed(0)
+        timesteps, noise = torch.arange(256) * 1000 // 256, torch.randn(x0.shape, generator=generator)
+        output = self.net(self.ddpm.add_noise(x0, noise, timesteps), timesteps)
+        return F.mse_loss(output, noise).item()
+
+
+def main(steps: int = 200) -> Outcome:
+    """Train for some updates of two micro-batches each."""
+    torch.manual_seed(0)
+    diffusion = Diffusion()
+    before = diffusion.held_out_loss()
+    callbacks = [stepwell.integrations.lightning.PacerCallback(diffusion.pacer)]
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Lightning has opinions about workers of small data.
+        trainer = lightning.Trainer(
+            max_steps=steps,
+            accumulate_grad_batches=2,
+            accelerator="cpu",
+            enable_model_summary=False,
+            callbacks=callbacks,
+            **quiet,
+        )
+        trainer.fit(diffusion, DataLoader(images(), batch_size=16, shuffle=True, drop_last=True))
+    return Outcome(before, diffusion.held_out_loss(), diffusion.kept)
+
+
+if __name__ == "__main__":
+    print(main())

@@ -1,0 +1,44 @@
+"""A loop as SiT's train.py has it: the Transport draws the times, hidden in its loss."""
+
+from __future__ import annotations
+
+import torch
+from fashion import Outcome, images, labels
+from sit_protocol import Transport
+from small_network import SmallNetwork
+from torch.utils.data import DataLoader, TensorDataset
+
+
+@torch.no_grad()
+def held_out_loss(model: SmallNetwork) -> float:
+    """At fixed times with fixed noise."""
+    x1, generator = images(256, held_out=True), torch.Generator().manual_seed(0)
+    t, noise = (torch.arange(256) + 0.5) / 256, torch.randn(x1.shape, generator=generator)
+    part = t[:, None, None, None]
+    output = model(part * x1 + (1 - part) * noise, t, labels(256, held_out=True))
+    return (output - (x1 - noise)).square().mean().item()
+
+
+def main(steps: int = 200) -> Outcome:
+    """Train for some updates."""
+    torch.manual_seed(0)
+    model, transport = SmallNetwork(classes=10), Transport()
+    opt = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    loader = DataLoader(TensorDataset(images(), labels()), batch_size=32, shuffle=True)
+
+    before, kept = held_out_loss(model), []
+    while len(kept) < steps:
+        for x, y in loader:
+            loss_dict = transport.training_losses(model, x, {"y": y})
+            loss = loss_dict["loss"].mean()
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            kept.append(loss.item())
+            if len(kept) == steps:
+                break
+    return Outcome(before, held_out_loss(model), kept)
+
+
+if __name__ == "__main__":
+    print(main())

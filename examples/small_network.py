@@ -1,0 +1,39 @@
+"""The network of examples whose hosts bring none: a few convolutions, told a time and perhaps a label."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+EMBEDDING = 64
+
+
+class SmallNetwork(nn.Module):
+    """[B, 1, 16, 16] at times [B], with labels [B] if it has classes -> [B, 1, 16, 16]."""
+
+    def __init__(self, time_scale: float = 1.0, classes: int = 0, width: int = 32) -> None:
+        super().__init__()
+        self.time_scale = time_scale
+        self.labels = nn.Embedding(classes, EMBEDDING) if classes else None
+        self.into = nn.Conv2d(4, width, 3, padding=1)
+        self.blocks = nn.ModuleList(nn.Conv2d(width, width, 3, padding=1) for _ in range(4))
+        self.told = nn.ModuleList(nn.Linear(EMBEDDING, 2 * width) for _ in range(4))
+        self.out = nn.Conv2d(width, 4, 3, padding=1)
+        nn.init.zeros_(self.out.weight)
+        nn.init.zeros_(self.out.bias)
+
+    def forward(self, x: Tensor, time: Tensor, y: Tensor | None = None) -> Tensor:
+        told = self._embedded(time.reshape(-1).float() / self.time_scale)
+        if self.labels is not None and y is not None:
+            told = told + self.labels(y)
+        h = self.into(F.pixel_unshuffle(x, 2))
+        for block, film in zip(self.blocks, self.told, strict=True):
+            scale, shift = film(told)[:, :, None, None].chunk(2, dim=1)
+            h = h + block(F.silu(F.group_norm(h, 8) * (1 + scale) + shift))
+        return F.pixel_shuffle(self.out(F.silu(h)), 2)
+
+    def _embedded(self, time: Tensor) -> Tensor:
+        """[B, 64]: waves of several lengths."""
+        angles = time[:, None] * torch.logspace(0, 2, EMBEDDING // 2, device=time.device)
+        return torch.cat([angles.sin(), angles.cos()], dim=1)

@@ -1,0 +1,26 @@
+"""Hosts that ask for times by the number of examples, where a pacer may need the examples themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from stepwell.core.errors import InvalidParameter
+from stepwell.pacer import Pacer
+
+
+def examples(pacer: Pacer, batch: int | Sequence[int] | Tensor, device: object, call: str) -> Tensor:
+    """x0 [B, ...] if it was given; for samplers that look at no example, their number as [B, 0]."""
+    if isinstance(batch, Tensor):
+        return batch
+    count = batch if isinstance(batch, int) else batch[0] if len(batch) == 1 else None
+    if count is None:
+        raise InvalidParameter(f"one time is drawn for each example, [B], not a shape of {list(batch)}.")
+    if pacer.sampler.probe is not None:
+        raise InvalidParameter(
+            f"{pacer.sampler!r} measures on the examples, and a number of them was given ({count}): "
+            f"write {call}, with the clean batch in the place of its size."
+        )
+    return torch.empty(count, 0, device=torch.device("cpu" if device is None else str(device)))

@@ -1,0 +1,73 @@
+"""A pacer as a schedule sampler of improved-diffusion, guided-diffusion and their descendants."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stepwell.core.errors import InvalidParameter
+from stepwell.core.group import worker_group
+from stepwell.core.sampler import pmf
+from stepwell.core.shapes import PerExample
+from stepwell.integrations.counted import examples
+from stepwell.pacer import Pacer
+
+_CALL = "schedule_sampler.sample(micro, device, micro_cond)"
+
+
+class PacedScheduleSampler:
+    """What their TrainLoop takes for `schedule_sampler` (Nichol and Dhariwal 2021, resample.py).
+
+    `loss_aware` is their class LossAwareSampler: the loop tells losses to instances of it only, so this one
+    is registered as such. Samplers that do not learn from losses need none.
+    """
+
+    def __init__(self, pacer: Pacer, loss_aware: Any = None) -> None:
+        self.pacer = pacer
+        if pacer.process.timesteps is None:
+            raise InvalidParameter(
+                f"their timesteps are whole numbers, and {pacer.process!r} has none: make the Pacer for the "
+                "diffusion that is trained, Pacer(name, diffusion)."
+            )
+        if loss_aware is not None:
+            loss_aware.register(type(self))
+        elif pacer.sampler.learns and pacer.sampler.learns_from_losses:
+            raise InvalidParameter(
+                f"{pacer.sampler!r} learns from losses, which their TrainLoop tells to a LossAwareSampler "
+                "only: write PacedScheduleSampler(pacer, loss_aware=LossAwareSampler), with the class from "
+                "their resample.py."
+            )
+
+    def sample(
+        self, batch: int | Tensor, device: Any = None, condition: Mapping[str, Any] | None = None
+    ) -> tuple[PerExample, PerExample]:
+        """Timesteps [B] and weights [B] for a micro-batch: its size, or itself if the sampler measures."""
+        x0 = examples(self.pacer, batch, device, _CALL)
+        pace = self.pacer.draw(x0, condition=condition or None)
+        where = x0.device if device is None else device
+        return pace.timesteps.to(where), pace.weight.to(where)
+
+    def update_with_local_losses(self, local_ts: Tensor, local_losses: PerExample) -> None:
+        """The losses of this rank's micro-batch drawn last; the pacer gathers them itself."""
+        self.pacer.observe(local_losses)
+
+    def update_with_all_losses(self, ts: Sequence[int], losses: Sequence[float]) -> None:
+        """The losses of all ranks' micro-batches, in rank order and of equal size: this rank's are kept."""
+        group = worker_group()
+        mine = torch.as_tensor(losses).chunk(group.world)[group.rank]
+        self.pacer.observe(mine)
+
+    def weights(self) -> Any:
+        """[T]: how likely each timestep is now, as the numpy array that they use."""
+        return pmf(self.pacer.sampler, self.pacer.process).cpu().numpy()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Their checkpoints have no place for it: save it beside them."""
+        return self.pacer.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where `state_dict` was taken."""
+        self.pacer.load_state_dict(state)
