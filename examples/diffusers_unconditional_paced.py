@@ -31,10 +31,10 @@ def main(steps: int = 200, save_to: str | None = None) -> Outcome:
         in_channels=1,
         out_channels=1,
         layers_per_block=1,
-        block_out_channels=(16, 32),
+        block_out_channels=(8, 16),
         down_block_types=("DownBlock2D", "DownBlock2D"),
         up_block_types=("UpBlock2D", "UpBlock2D"),
-        norm_num_groups=8,
+        norm_num_groups=4,
     )
     scheduler = DDPMScheduler(num_train_timesteps=1000)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)

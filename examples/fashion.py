@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from stepwell.data.fashion16 import read
@@ -22,10 +22,27 @@ def images(count: int = 2048, held_out: bool = False) -> Tensor:
 
 def labels(count: int = 2048, held_out: bool = False) -> Tensor:
     """[N]: 0..9, of the same images."""
-    data = read(Options())
+    data = read(Options(labels=True))
     found = (data.held_out if held_out else data.train).labels
     assert found is not None
     return found[:count]
+
+
+def latents_of(pixels: Tensor) -> Tensor:
+    """[N, 4, 8, 8] from [N, 1, 16, 16]: what stands for a frozen autoencoder here."""
+    return nn.functional.pixel_unshuffle(pixels, 2)
+
+
+class TextEncoder(nn.Module):
+    """Labels [B] as texts [B, 2, 16]: what stands for a frozen text encoder here."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(10, 32).requires_grad_(False)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        text: Tensor = self.tokens(input_ids).view(-1, 2, 16)
+        return text
 
 
 def endless(dataloader: DataLoader[Any], batches: int) -> Iterator[Any]:

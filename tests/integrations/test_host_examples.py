@@ -14,6 +14,8 @@ HOSTS: list[Host] = [
     for host in import_module(path.stem).HOSTS
 ]
 MOST_CHANGED_LINES = 5
+FEW = 10
+"""Updates that have two of the probes in a hurried round."""
 
 each_host = pytest.mark.parametrize("host", HOSTS, ids=lambda host: host.name)
 
@@ -42,12 +44,12 @@ def test_it_trains_and_learns_where_to_look(host: Host) -> None:
 @each_host
 def test_the_unmodified_loop_has_the_same_losses(host: Host) -> None:
     with recorded(corrected=False) as kept:
-        paced = host.module(paced=True).main(24)
+        paced = host.module(paced=True).main(FEW)
     with recorded() as none, pytest.MonkeyPatch.context() as patch:
         module = host.module(paced=False)
         paces = iter(kept.paces)
         host.feed(patch, module, paces)
-        plain = module.main(24)
+        plain = module.main(FEW)
     assert not none.pacers
     assert next(paces, None) is None, "every pace was used"
     assert all(bool((pace.weight == 1).all()) for pace in kept.paces)

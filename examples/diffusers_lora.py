@@ -1,0 +1,73 @@
+"""A LoRA as diffusers' examples train it: peft's adapter on a frozen UNet that has seen other images."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from accelerate import Accelerator
+from diffusers import DDPMScheduler, UNet2DConditionModel
+from diffusers_text_to_image import tiny_unet
+from fashion import Outcome, TextEncoder, endless, images, labels, latents_of
+from peft import LoraConfig
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def pretrained(text_encoder: nn.Module, scheduler: DDPMScheduler, steps: int = 80) -> UNet2DConditionModel:
+    """The base: a UNet that was trained a little on the images as they are."""
+    unet = tiny_unet()
+    optimizer = torch.optim.AdamW(unet.parameters(), lr=3e-3)
+    for step in range(steps):
+        latents, text = latents_of(images())[16 * step :][:16], text_encoder(labels()[16 * step :][:16])
+        noise, timesteps = torch.randn_like(latents), torch.arange(16) * 1000 // 16 + step % 62
+        model_pred = unet(scheduler.add_noise(latents, noise, timesteps), timesteps, text).sample
+        F.mse_loss(model_pred, noise).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return unet
+
+
+@torch.no_grad()
+def held_out_loss(unet: nn.Module, text_encoder: nn.Module, scheduler: DDPMScheduler) -> float:
+    """On negatives that were not trained on, at fixed timesteps with fixed noise."""
+    latents, timesteps = latents_of(-images(256, held_out=True)), torch.arange(256) * 1000 // 256
+    noise = torch.randn(latents.shape, generator=torch.Generator().manual_seed(0))
+    noisy_latents, text = (
+        scheduler.add_noise(latents, noise, timesteps),
+        text_encoder(labels(256, held_out=True)),
+    )
+    return F.mse_loss(unet(noisy_latents, timesteps, text).sample, noise).item()
+
+
+def main(steps: int = 200) -> Outcome:
+    """Train an adapter on the negatives of the images that the base knows."""
+    torch.manual_seed(0)
+    accelerator = Accelerator(cpu=True)
+    text_encoder, scheduler = TextEncoder(), DDPMScheduler(beta_schedule="scaled_linear")
+    unet = pretrained(text_encoder, scheduler)
+    unet.requires_grad_(False)
+    unet.add_adapter(LoraConfig(r=8, lora_alpha=8, target_modules=["to_q", "to_k", "to_v", "conv1", "conv2"]))
+    trained = [parameter for parameter in unet.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=3e-3)
+    dataloader = DataLoader(TensorDataset(-images(), labels()), batch_size=16, shuffle=True, drop_last=True)
+    unet, optimizer, dataloader = accelerator.prepare(unet, optimizer, dataloader)
+
+    before, losses = held_out_loss(unet, text_encoder, scheduler), []
+    for pixel_values, input_ids in endless(dataloader, steps):
+        latents = latents_of(pixel_values)
+        encoder_hidden_states = text_encoder(input_ids)
+        noise = torch.randn_like(latents)
+        timesteps = torch.randint(0, scheduler.config.num_train_timesteps, (len(latents),))
+        noisy_latents = scheduler.add_noise(latents, noise, timesteps)
+        model_pred = unet(noisy_latents, timesteps, encoder_hidden_states).sample
+        loss = F.mse_loss(model_pred, noise)
+        accelerator.backward(loss)
+        accelerator.clip_grad_norm_(trained, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return Outcome(before, held_out_loss(unet, text_encoder, scheduler), losses)
+
+
+if __name__ == "__main__":
+    print(main())
