@@ -50,7 +50,7 @@ def compose(entry: Entry, written: str, meta: Mapping[str, Any]) -> str:
         f"**{entry.summary[0].upper()}{entry.summary[1:]}.** {_habits(entry)}\n\nSource: {entry.source}.",
         body.strip(),
         f"![{caption(meta).replace('`', '')}]({entry.name}.svg)\n\n*{caption(meta)}*",
-        f"```sh\n{command(entry, meta)}\n```",
+        f"```sh\n{command(entry, meta)}{_start(entry)}\n```",
         _parameters(entry),
         _measured(entry, meta),
         _differences(meta),
@@ -64,6 +64,10 @@ def command(entry: Entry, meta: Mapping[str, Any]) -> str:
     if entry.kind == "weighting" and entry.name in {sampler.name for sampler in SAMPLERS}:
         return f"stepwell show uniform --weighting {entry.name}{given}"
     return f"stepwell show {entry.name}{given}"
+
+
+def _start(entry: Entry) -> str:
+    return "  # where it starts" if entry.learns else ""
 
 
 def _habits(entry: Entry) -> str:
@@ -95,7 +99,8 @@ def _default(parameter: Parameter) -> str:
 
 def _measured(entry: Entry, meta: Mapping[str, Any]) -> str:
     found = rows_about(entry)
-    parts = ["## Measured", str(meta.get("verdict", "Nothing was measured with it here yet."))]
+    unread = "" if found else "Nothing was measured with it here yet."
+    parts = ["## Measured", *filter(None, [str(meta.get("verdict", unread))])]
     studies = [(one.title, *row) for one in found if one.header == STUDY for row in one.rows]
     if studies:
         parts.append(table(("study", *STUDY), studies))

@@ -51,8 +51,8 @@ def caption(meta: Mapping[str, Any]) -> str:
 def _recorded(runs: list[str], path: Path) -> None:
     from stepwell.cli.main import main
 
-    words = ["analyze", "densities", *(str(RUNS / run) for run in runs), "--save", str(path)]
-    with contextlib.chdir(ROOT), contextlib.redirect_stdout(io.StringIO()):
+    words = ["analyze", "densities", *runs, "--save", str(path)]
+    with contextlib.chdir(ROOT / RUNS), contextlib.redirect_stdout(io.StringIO()):
         assert main(words) == 0, words
 
 

@@ -16,6 +16,7 @@ RECORDS = {"results/records.md": "RESULTS.md", "results/log.md": "LOG.md"}
 INTEGRATIONS = ROOT / "src" / "stepwell" / "integrations"
 _MODULES = "<!-- every integration -->"
 _LOOPS = "<!-- every loop -->"
+_PLACE = re.compile(r"`([\w/]+\.py)::([\w.]+)`(,?)")
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -29,8 +30,22 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """List the integrations: their pages, and their modules for the reference."""
+    if page.file.src_uri == "equations.md":
+        return _PLACE.sub(_place, markdown)
     references = "\n\n".join(f"::: stepwell.integrations.{name}" for name in modules())
     return markdown.replace(_MODULES, references).replace(_LOOPS, _loops(page.meta.get("loops", {})))
+
+
+def _place(found: re.Match[str]) -> str:
+    """A function above its file, and a line to itself."""
+    path, name, more = found.groups()
+    return f"{_breakable(name)}<br>{_breakable(path)}" + ("<br>" if more else "")
+
+
+def _breakable(name: str) -> str:
+    """Code that a narrow column may break after an underscore or a slash, and nowhere else."""
+    broken = name.replace("_", "_<wbr>").replace("/", "/<wbr>")
+    return f"<code>{broken}</code>"
 
 
 def _loops(loops: dict[str, str]) -> str:

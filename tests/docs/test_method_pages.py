@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,7 @@ def test_a_page_has_formula_source_parameters_and_a_command_that_runs(entry: Ent
     for parameter in entry.parameters:
         assert f"`{parameter.name}`" in page
     (command,) = blocks(page, "sh")
-    assert main(command.split()[1:]) == 0
+    assert main(shlex.split(command, comments=True)[1:]) == 0
 
 
 def test_rows_are_those_of_the_method() -> None:

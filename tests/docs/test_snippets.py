@@ -22,7 +22,7 @@ QUICK = {
     "analyze gain": ["--strata", "3", "--rounds", "3", "--images", "2"],
 }
 """Added to commands that would take minutes."""
-FENCES = {"python", "sh", "text", "diff", "toml", "math", "json", "yaml", ""}
+FENCES = {"python", "sh", "text", "diff", "toml", "math", "json", "yaml", "console", ""}
 
 
 def having(language: str) -> list[Path]:

@@ -162,7 +162,9 @@ def _heat(axes: Any, found: Densities, top: float) -> Any:
     borders = [place / count for place in range(count + 1)]
     mesh = axes.pcolormesh(borders, edges, found.compared, cmap="viridis", vmin=0, vmax=top, rasterized=True)
     what = "draws, corrected" if found.corrected else "weight x draws"
-    axes.set_title(f"{found.name}\n{what}", fontsize=9)
+    # The run and what it is on lines of their own: two such titles would run into each other.
+    title = found.name.replace(" (", "\n(")
+    axes.set_title(f"{title}\n{what}", fontsize=9)
     axes.set_xlabel("unit time u: 0 is data, 1 is noise")
     axes.set_ylabel("step")
     return mesh
