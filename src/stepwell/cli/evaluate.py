@@ -104,6 +104,12 @@ def _score_run(options: argparse.Namespace) -> None:
     for name, distances in found.items():
         if name.endswith("_features"):
             _print_distances(name.removesuffix("_features"), distances)
+    if "super_resolution" in found:
+        near = found["super_resolution"]
+        print(
+            f"  PSNR to the originals, {near['images']} images: {near['psnr']:.2f} dB; of plain enlargement: "
+            f"{near['psnr_of_plain_enlargement']:.2f} dB"
+        )
 
 
 def _print_distances(features: str, found: dict[str, Any]) -> None:

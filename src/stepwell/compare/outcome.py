@@ -19,6 +19,8 @@ FEATURES = "_features"
 STUDY = "study.json"
 TUNING = "tuning"
 """The folder of a study's short runs that choose learning rates: not results."""
+BASE = "base"
+"""The folder of the run that a study's others start from: not a result either."""
 
 
 class UnreadableRun(StepwellError):
@@ -150,6 +152,6 @@ def _directories(path: Path) -> Iterator[Path]:
     """Run directories in or below a path, and the path itself if there are none."""
     inside = {file.parent for name in (RECIPE, METRICS) for file in path.rglob(name)}
     studies = {file.parent for file in path.rglob(STUDY)}
-    tuning = {study / TUNING for study in studies}
-    chosen = sorted(run for run in inside if not tuning & {*run.parents})
+    no_results = {study / name for study in studies for name in (TUNING, BASE)}
+    chosen = sorted(run for run in inside if not no_results & {run, *run.parents})
     yield from chosen or [path]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from stepwell.compare.summarise import tell
 from stepwell.compare.summary import LeftOut, Summary
 from stepwell.compare.trials import (
     Trial,
+    base_trials,
     chosen_rates,
     final_trials,
     require_features,
@@ -47,12 +48,24 @@ def run_study(
     require_sound(study)
     require_features(study)
     _write_study(study, places, {})
+    _run_base(study, places, begin, hear)
     short = tuning_trials(study, places.out, places.records)
     _run(short, study, places, begin, hear)
     rates = chosen_rates(study, short)
     _write_study(study, places, rates)
     _run(final_trials(study, rates, places.out, places.records), study, places, begin, hear)
     return rates
+
+
+def _run_base(study: Study, places: Places, begin: Any, hear: Hear) -> None:
+    """Train what all others start from; without it there is nothing to run."""
+    base = base_trials(study, places.out)
+    if not base:
+        return
+    _run(base, study, replace(places, records=None), begin, hear)
+    if base[0].outcome() is None:
+        reason = places.failures[-1].reason
+        raise StepwellError(f"the run that all others start from was not finished: {reason}")
 
 
 def _run(trials: Sequence[Trial], study: Study, places: Places, begin: Any, hear: Hear) -> None:

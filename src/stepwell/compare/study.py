@@ -51,6 +51,8 @@ class Study:
     """Methods that pursue another objective than `metric`."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Of every run."""
+    base: dict[str, Any] = field(default_factory=dict)
+    """A run that is trained first and once, and that all others start from: its recipe and settings."""
     tune: Tuning | None = None
     effort: dict[str, int] = field(default_factory=lambda: dict(EFFORT))
     command: str = ""
@@ -106,7 +108,7 @@ def _forget_others(given: dict[str, Any]) -> None:
 
 
 _KEYS = ("methods", "seeds", "baseline", "metric", "tune", "against", "judged_by", "effort", "workloads")
-_TABLES = ("against", "judged_by", "effort", "settings", "workload")
+_TABLES = ("against", "judged_by", "effort", "settings", "workload", "base")
 
 
 def _read(what: str) -> dict[str, Any]:
@@ -159,6 +161,7 @@ def check(given: Mapping[str, Any], mistakes: list[str], source: str) -> Study:
         against=dict(given.get("against", {})),
         judged_by=dict(given.get("judged_by", {})),
         settings=dict(given["settings"]),
+        base=_base(given),
         tune=_tuning(given.get("tune"), mistakes),
         effort=_effort(given.get("effort", {}), mistakes),
     )
@@ -195,6 +198,12 @@ def _workloads(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     for name in listed.split(",") if isinstance(listed, str) else listed:
         found.setdefault(Path(str(name)).stem, {"recipe": str(name)})
     return found
+
+
+def _base(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The run to start from; none if the settings name another start."""
+    named = any(word in given["settings"] for word in ("from", "start"))
+    return {} if named else dict(given.get("base", {}))
 
 
 def _tuning(given: Any, mistakes: list[str]) -> Tuning | None:

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from stepwell.compare.curves import end
-from stepwell.compare.outcome import TUNING, Outcome, UnreadableRun, read
+from stepwell.compare.outcome import BASE, TUNING, Outcome, UnreadableRun, read
 from stepwell.compare.study import Study
 from stepwell.core.errors import StepwellError
 from stepwell.recipes.load import BadRecipe, load
 from stepwell.recipes.schema import Recipe
+from stepwell.recipes.start import NothingToStartFrom, digest_at
 from stepwell.runs.directory import RECIPE
 
 EVALUATIONS, TUNING_EVALUATIONS = 20, 8
 """Of a run whose study does not say evaluate_every, and of the short ones that tune."""
-_NOT_THE_RESULT = frozenset({"out", "record_every", "keep", "samples", "sample_steps", "tracker", "workers"})
+_NOT_THE_RESULT = frozenset(
+    {"out", "record_every", "keep", "samples", "sample_steps", "tracker", "workers", "start"}
+)
 """Settings that may differ between a finished run and the one that is asked for."""
 _DEFAULTS = asdict(Recipe())
 """What settings were before a recipe could name them."""
@@ -56,16 +61,33 @@ def _result(recipe: dict[str, object]) -> dict[str, object]:
     return {key: value for key, value in recipe.items() if key not in _NOT_THE_RESULT}
 
 
+def base_trials(study: Study, out: Path) -> list[Trial]:
+    """The run that all others start from, if the study has one: what it does not say is as they have it."""
+    if not study.base:
+        return []
+    given = {**study.settings, "samples": 0, **study.base}
+    trial = _placed(BASE, _loaded(given), Path(BASE), (out,))
+    return [replace(trial, scored=False)]
+
+
+def _started(study: Study, out: Path) -> Study:
+    """The study with the place of its base in its settings."""
+    if not study.base:
+        return study
+    return replace(study, settings={**study.settings, "start": str(out / BASE)})
+
+
 def tuning_trials(study: Study, out: Path, records: Path | None) -> list[Trial]:
     """The short runs of every method at every learning rate."""
-    if study.tune is None:
+    tune, study = study.tune, _started(study, out)
+    if tune is None:
         return []
-    workload = study.tune.workload or next(iter(study.workloads))
+    workload = tune.workload or next(iter(study.workloads))
     found = []
-    for rate in study.tune.lr:
+    for rate in tune.lr:
         for method in study.methods:
-            recipe = _recipe(study, workload, method, study.tune.seed)
-            steps = max(1, round(recipe.steps * study.tune.share))
+            recipe = _recipe(study, workload, method, tune.seed)
+            steps = max(1, round(recipe.steps * tune.share))
             short = replace(
                 recipe, lr=rate, steps=steps, samples=0, evaluate_every=_often(steps, TUNING_EVALUATIONS)
             )
@@ -86,6 +108,7 @@ def chosen_rates(study: Study, trials: Sequence[Trial]) -> dict[str, float]:
 
 def final_trials(study: Study, rates: dict[str, float], out: Path, records: Path | None) -> list[Trial]:
     """The runs that count: all methods of a seed one after the other, so that a slow hour hits all alike."""
+    study = _started(study, out)
     found = []
     for workload in study.workloads:
         for turn, seed in enumerate(study.seeds):
@@ -101,14 +124,22 @@ def final_trials(study: Study, rates: dict[str, float], out: Path, records: Path
 
 def _placed(workload: str, recipe: Recipe, place: Path, roots: Sequence[Path | None]) -> Trial:
     places = tuple(root / place for root in roots if root is not None)
+    if recipe.start:
+        # Runs from another base are other runs, wherever the two are kept.
+        with suppress(NothingToStartFrom):  # it is not trained yet
+            recipe = replace(recipe, start_digest=digest_at(recipe.start))
     return Trial(workload, replace(recipe, out=str(places[0])), places)
 
 
 def _recipe(study: Study, workload: str, method: str, seed: int) -> Recipe:
-    given = {**study.workloads[workload], **study.settings, "method": method, "seed": seed}
-    source = str(given.pop("recipe"))
-    recipe = load(source, [f"{key}={_word(value)}" for key, value in given.items()])
-    if "evaluate_every" not in given and recipe.seconds is None:
+    return _loaded({**study.workloads[workload], **study.settings, "method": method, "seed": seed})
+
+
+def _loaded(given: dict[str, Any]) -> Recipe:
+    settings = dict(given)
+    source = str(settings.pop("recipe"))
+    recipe = load(source, [f"{key}={_word(value)}" for key, value in settings.items()])
+    if "evaluate_every" not in settings and recipe.seconds is None:
         recipe = replace(recipe, evaluate_every=_often(recipe.steps, EVALUATIONS))
     return recipe
 
@@ -124,10 +155,18 @@ def _often(steps: int, evaluations: int) -> int:
 def require_sound(study: Study) -> None:
     """Every mistake of every recipe of the study at once, before any work."""
     mistakes: dict[str, None] = {}
+    try:
+        base_trials(study, Path())
+    except BadRecipe as error:
+        mistakes |= dict.fromkeys(f"base: {mistake}" for mistake in error.mistakes)
+    study = _started(study, Path())
     for workload in study.workloads:
         for method in study.methods:
             try:
-                require_metric(study, method, _recipe(study, workload, method, study.seeds[0]))
+                recipe = _recipe(study, workload, method, study.seeds[0])
+                require_metric(study, method, recipe)
+                if recipe.start and not study.base:
+                    digest_at(recipe.start)
             except BadRecipe as error:
                 mistakes |= dict.fromkeys(error.mistakes)
             except StepwellError as error:
@@ -144,6 +183,7 @@ def require_features(study: Study) -> None:
     """Feature networks that runs are scored with must be here before the first of them is trained."""
     from stepwell.evaluate.extractors import extractor
 
+    study = _started(study, Path())
     recipes = [_recipe(study, workload, study.methods[0], study.seeds[0]) for workload in study.workloads]
     for name in {recipe.extractor for recipe in recipes} - {""}:
         extractor(name)

@@ -8,6 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from stepwell.core.errors import Unsupported
+from stepwell.data.only_classes import parsed as only_classes_of
+from stepwell.data.only_classes import restrict
 from stepwell.data.options import Options
 from stepwell.data.source import BadData, DataSet
 
@@ -25,6 +27,7 @@ def load(
     strict: bool = False,
     workers: int = 2,
     memory_bytes: int = 2 << 30,
+    only_classes: str = "",
 ) -> DataSet:
     """`fashion16`, a folder of images or latents, an .npz, a folder of CIFAR-10's batch files or `hub:NAME`.
 
@@ -36,9 +39,16 @@ def load(
     strict: unreadable files are an error; they are skipped and noted otherwise.
     workers: threads that decode; their number changes no pixel.
     memory_bytes: folders and hub datasets that need more are decoded on demand.
+    only_classes: numbers of classes such as 5,7,9; the images of all others are left out.
     """
-    options = Options(size, channels, labels, flips, strict, workers, memory_bytes)
+    chosen = only_classes_of(only_classes)
+    options = Options(size, channels, labels or bool(chosen), flips, strict, workers, memory_bytes)
     _need_the_extra()
+    found = _read(spec, options)
+    return restrict(found, chosen, labels=labels) if chosen else found
+
+
+def _read(spec: str, options: Options) -> DataSet:
     if spec in EMBEDDED:
         from stepwell.data import fashion16
 

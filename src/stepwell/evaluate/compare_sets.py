@@ -97,7 +97,12 @@ def open_images(spec: str | Path, extractor: Extractor, size: int | None = None)
 
 def _training_images(run: Path) -> ImageSet:
     recipe = json.loads((run / RECIPE).read_text())
-    data = load_data(recipe["data"], size=recipe["size"], channels=recipe["channels"])
+    data = load_data(
+        recipe["data"],
+        size=recipe["size"],
+        channels=recipe["channels"],
+        only_classes=recipe.get("only_classes", ""),
+    )
     if data.latents is not None:
         raise Unsupported(
             f"{run} was trained on latents ({recipe['data']}): give the images that were encoded instead."

@@ -35,7 +35,8 @@ def cost_of(task: Task, processes: int) -> Cost:
     x, time_told = like.new_zeros((len(batch), *request.shape)), like.new_zeros(len(batch))
     found = request.labels_of(batch)
     labels = None if found is None else torch.tensor(found, device=like.device)
-    network = _seconds(lambda: guided(task.denoiser, x, time_told, labels, request.guidance))
+    shown = request.channels_of(batch, like)
+    network = _seconds(lambda: guided(task.denoiser, x, time_told, labels, request.guidance, shown))
     decoding = _seconds(lambda: task.decode(x))
     rounds = -(-len(request.batches()) // processes)
     return Cost(

@@ -10,6 +10,7 @@ from stepwell.core.errors import Unsupported
 from stepwell.core.process import NoiseProcess
 from stepwell.generate.scheduler import scheduler_of
 from stepwell.models.denoiser import Denoiser
+from stepwell.models.lora import merged
 
 _INSTEAD = (
     "use stepwell generate, or load the network from the run yourself (stepwell.recipes.build.trained)."
@@ -17,9 +18,13 @@ _INSTEAD = (
 
 
 def export(denoiser: Denoiser, process: NoiseProcess, out: Path, latents: bool = False) -> None:
-    """Write unet/, scheduler/ and model_index.json; what the pipeline could not run is refused."""
-    kind = type(denoiser.network).__name__
-    if not isinstance(denoiser.network, UNet2DModel):
+    """Write unet/, scheduler/ and model_index.json; what the pipeline could not run is refused.
+
+    Adapters are added to their layers: the folder holds an ordinary network.
+    """
+    network = denoiser.network
+    kind = type(network).__name__
+    if not isinstance(network, UNet2DModel):
         raise Unsupported(
             f"the one format of export is DDPMPipeline's folder, which holds a UNet2DModel, and this network "
             f"is a {kind}: {_INSTEAD}"
@@ -34,5 +39,13 @@ def export(denoiser: Denoiser, process: NoiseProcess, out: Path, latents: bool =
             f"DDPMPipeline passes no labels, and this network was trained with {denoiser.classes} classes: "
             f"{_INSTEAD}"
         )
+    answered = network.config.out_channels // (2 if denoiser.learned_variance else 1)
+    if network.config.in_channels != answered:
+        raise Unsupported(
+            "this network enlarges images that it is shown beside the noise, and DDPMPipeline shows it none: "
+            + _INSTEAD
+        )
     scheduler = scheduler_of(process, "ddpm", denoiser.learned_variance)
-    DDPMPipeline(unet=denoiser.network, scheduler=scheduler).save_pretrained(out)
+    plain = UNet2DModel.from_config(network.config)
+    plain.load_state_dict(merged(network.state_dict()))
+    DDPMPipeline(unet=plain, scheduler=scheduler).save_pretrained(out)

@@ -11,22 +11,29 @@ from stepwell.models.denoiser import Condition
 
 
 def guided(
-    denoiser: nn.Module, x: Tensor, time: PerExample, labels: PerExample | None, guidance: float
+    denoiser: nn.Module,
+    x: Tensor,
+    time: PerExample,
+    labels: PerExample | None,
+    guidance: float,
+    channels: Tensor | None = None,
 ) -> Tensor:
     """The network's output [B, C or 2 C, H, W], its prediction guided and a learned variance as it is.
 
     Both halves are one call. eps, v and x0 are each linear in the others at a given x, so that guiding
-    one guides all.
+    one guides all. Extra input channels [B, E, H, W] are shown to both.
     """
     if guidance == 1 or labels is None:
-        plain: Tensor = denoiser(x, time, Condition(labels))
+        plain: Tensor = denoiser(x, time, Condition(labels, channels))
         return plain
     no_class = torch.full_like(labels, int(getattr(denoiser, "classes", 0)))
-    both = denoiser(torch.cat([x, x]), torch.cat([time, time]), Condition(torch.cat([labels, no_class])))
+    shown = None if channels is None else torch.cat([channels, channels])
+    told = Condition(torch.cat([labels, no_class]), shown)
+    both = denoiser(torch.cat([x, x]), torch.cat([time, time]), told)
     with_class, without = both.chunk(2)
-    channels = x.shape[1]
-    mean = torch.lerp(without[:, :channels], with_class[:, :channels], guidance)
-    return torch.cat([mean, with_class[:, channels:]], dim=1)
+    said = x.shape[1]
+    mean = torch.lerp(without[:, :said], with_class[:, :said], guidance)
+    return torch.cat([mean, with_class[:, said:]], dim=1)
 
 
 def check_classes(denoiser: nn.Module, labels: tuple[int, ...], guidance: float) -> None:

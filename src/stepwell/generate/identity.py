@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from stepwell.core.errors import StepwellError
 from stepwell.core.process import NoiseProcess
@@ -57,14 +58,21 @@ def identity_of(denoiser: nn.Module, process: NoiseProcess, request: Request, co
     of_images = ("shape", "solver", "steps", "seed", "labels", "guidance", "eta", "clip")
     values = {name: getattr(request, name) for name in (*of_images, *(["count"] if count else []))}
     values |= {"process": repr(process), "weights": fingerprint(denoiser)}
+    if request.originals is not None:
+        values["originals"] = str(request.originals)
     # As JSON has them: lists for tuples.
     return Identity(json.loads(json.dumps(values)))
 
 
 def fingerprint(network: nn.Module) -> str:
     """16 hexadecimal digits of the weights, by name."""
+    return digest_of(network.state_dict())
+
+
+def digest_of(tensors: Mapping[str, Tensor]) -> str:
+    """16 hexadecimal digits of tensors and their names."""
     digest = blake2b(digest_size=8)
-    for name, tensor in sorted(network.state_dict().items()):
+    for name, tensor in sorted(tensors.items()):
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

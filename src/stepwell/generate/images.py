@@ -16,6 +16,7 @@ from stepwell.core.random import stream_key
 from stepwell.data.source import to_pixels
 from stepwell.generate.continuous import ContinuousRoute, continuous_route
 from stepwell.generate.guidance import check_classes, guided
+from stepwell.generate.originals import Originals
 from stepwell.generate.route import Route, route_of
 from stepwell.processes.discrete import DiscreteProcess
 
@@ -39,6 +40,8 @@ class Request:
     """DDIM's noise; 1 is as noisy as DDPM."""
     clip: float | None = 1.0
     """The largest value of a predicted x0: images lie in [-1, 1]. None: whatever the network says."""
+    originals: Originals | None = None
+    """Of super-resolution: the images whose low-resolution companions are enlarged."""
 
     def __post_init__(self) -> None:
         for name in ("count", "steps", "batch"):
@@ -56,6 +59,11 @@ class Request:
     def labels_of(self, indices: Sequence[int]) -> list[int] | None:
         """The classes of some images."""
         return [self.labels[index % len(self.labels)] for index in indices] if self.labels else None
+
+    def channels_of(self, indices: Sequence[int], like: Tensor) -> Tensor | None:
+        """The extra input [B, E, H, W] of some images, on a tensor's device."""
+        found = None if self.originals is None else self.originals.channels(indices)
+        return None if found is None else found.to(like)
 
 
 Decode = Callable[[Tensor], Tensor]
@@ -78,7 +86,8 @@ def generate(
         noise = torch.stack([torch.randn(request.shape, generator=g) for g in generators]).to(like)
         labels = request.labels_of(indices)
         told = None if labels is None else torch.tensor(labels, device=like.device)
-        network = partial(guided, denoiser, labels=told, guidance=request.guidance)
+        shown = request.channels_of(indices, like)
+        network = partial(guided, denoiser, labels=told, guidance=request.guidance, channels=shown)
         yield decode(route.follow(network, noise, generators))
 
 

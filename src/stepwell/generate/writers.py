@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Protocol
 
 import torch
+from PIL import Image
 from torch import Tensor
 
 from stepwell.core.errors import InvalidParameter
 from stepwell.generate.grid import as_picture, sheet
 from stepwell.generate.identity import NAME, Identity
+from stepwell.generate.originals import Originals
 
 LARGEST_SHEET = 4096
 
@@ -74,13 +76,13 @@ class SheetWriter:
 
     holds_a_fixed_count = False
 
-    def __init__(self, path: Path, count: int) -> None:
+    def __init__(self, path: Path, count: int, originals: Originals | None = None) -> None:
         if count > LARGEST_SHEET:
             raise InvalidParameter(
                 f"a sheet of {count:,} images is too large to look at ({LARGEST_SHEET:,} at most): "
                 "write a folder or an .npz instead."
             )
-        self._path = path
+        self._path, self._originals = path, originals
         self._held: list[Tensor] = []
 
     def prepare(self, identity: Identity) -> None:
@@ -93,8 +95,14 @@ class SheetWriter:
         self._held.append(images.cpu())
 
     def finish(self) -> None:
-        images = torch.cat(self._held)
-        sheet(images, scale=max(1, 64 // images.shape[-1])).save(self._path)
+        sheet_of(torch.cat(self._held), self._originals).save(self._path)
+
+
+def sheet_of(images: Tensor, originals: Originals | None) -> Image.Image:
+    """All images side by side; those of super-resolution between their input and their original."""
+    if originals is not None:
+        return originals.triples(images)
+    return sheet(images, scale=max(1, 64 // images.shape[-1]))
 
 
 def _file(index: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,26 +13,28 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from stepwell.catalogue import build as named
-from stepwell.catalogue.find import split_spec
 from stepwell.core.errors import StepwellError
 from stepwell.core.group import worker_group
 from stepwell.core.process import NoiseProcess
-from stepwell.core.random import stream_key
 from stepwell.data.batches import Ahead, Batches
 from stepwell.data.load import load as load_data
 from stepwell.data.source import DataSet, to_pixels
 from stepwell.evaluate.bands import HeldOutLoss
 from stepwell.generate.images import Decode, Request
+from stepwell.generate.originals import Originals
 from stepwell.generate.solvers import solver_for
-from stepwell.models.build import build as build_model
-from stepwell.models.denoiser import Condition, Denoiser
+from stepwell.models.denoiser import Denoiser
+from stepwell.models.low_resolution import Conditioning
 from stepwell.objective import Objective
 from stepwell.pacer import Pacer
 from stepwell.processes.discrete import DiscreteProcess
 from stepwell.recipes.latents import decoder_of
 from stepwell.recipes.load import check
 from stepwell.recipes.method import resolve
+from stepwell.recipes.network import network_of as network_of
+from stepwell.recipes.network import process_of
 from stepwell.recipes.schema import Recipe
+from stepwell.recipes.start import read as read_start
 from stepwell.runs.directory import RECIPE
 from stepwell.train import checkpoint
 from stepwell.train.ema import Ema
@@ -55,6 +57,13 @@ class Experiment:
     denoiser: Denoiser
     decode: Decode = to_pixels
     """From what the network makes to uint8 images."""
+    begun_from: str = ""
+    """Whose weights the network has, in words; nothing if they follow the seed or a checkpoint."""
+
+    @property
+    def conditioning(self) -> Conditioning:
+        """What the network is told of its examples beside time."""
+        return Conditioning(self.recipe.super_resolution)
 
     @property
     def process(self) -> NoiseProcess:
@@ -74,6 +83,7 @@ class Experiment:
             labels=tuple(range(self.denoiser.classes)),
             guidance=recipe.guidance,
             clip=1.0 if self.data.latents is None else LATENTS_WITHIN,
+            originals=Originals(self.data.held_out, self.conditioning) if recipe.super_resolution else None,
         )
 
 
@@ -87,49 +97,29 @@ def data_of(recipe: Recipe) -> DataSet:
         flips=recipe.flips,
         strict=recipe.strict,
         workers=recipe.workers,
+        only_classes=recipe.only_classes,
     )
 
 
-def experiment(recipe: Recipe) -> Experiment:
-    """Load the data, build process, weighting and network; the network's weights follow the seed."""
+def experiment(recipe: Recipe, *, begin: bool = True) -> Experiment:
+    """Load the data, build process, weighting and network.
+
+    `begin` gives the network the weights that the recipe starts from, if it says so. A run that has
+    checkpoints needs them no more.
+    """
     data = data_of(recipe)
     decode = decoder_of(data, recipe.autoencoder)
-    return Experiment(recipe, data, objective_of(recipe), network_of(recipe, data), decode)
+    start = read_start(recipe.start) if begin and recipe.start else None
+    made = Experiment(recipe, data, objective_of(recipe), network_of(recipe, data, start), decode)
+    if start is None:
+        return made
+    return replace(made, recipe=replace(recipe, start_digest=start.digest), begun_from=start.title)
 
 
 def objective_of(recipe: Recipe) -> Objective:
     """Process and weighting."""
-    name, given = split_spec(recipe.process)
     method = resolve(recipe.method)
-    return Objective(
-        named.process(name, **given), named.weighting(method.weighting[0], **method.weighting[1])
-    )
-
-
-def network_of(recipe: Recipe, data: DataSet) -> Denoiser:
-    """The network, initialised from the recipe's seed."""
-    channels, height, width = data.train.shape
-    if height != width:
-        raise StepwellError(f"images must be square for now, not {height}x{width}: give size=N.")
-    torch.manual_seed(stream_key(recipe.seed, "weights"))
-    return build_model(
-        recipe.model,
-        channels=channels,
-        image_size=height,
-        classes=_classes(recipe, data),
-        label_dropout=recipe.label_dropout,
-        learned_variance=recipe.learned_variance,
-        dropout=recipe.dropout,
-    )
-
-
-def _classes(recipe: Recipe, data: DataSet) -> int:
-    if not recipe.labels:
-        return 0
-    found = data.train.classes
-    if recipe.classes is not None and recipe.classes < found:
-        raise StepwellError(f"{data.train.name} has {found} classes: classes={recipe.classes} is too few.")
-    return recipe.classes or found
+    return Objective(process_of(recipe), named.weighting(method.weighting[0], **method.weighting[1]))
 
 
 def on_cpu() -> bool:
@@ -145,7 +135,7 @@ def training_of(made: Experiment, accelerator: Accelerator) -> Training:
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     kind = torch.optim.AdamW if recipe.optimizer == "adamw" else torch.optim.Adam
     optimizer = kind(
-        network.parameters(),
+        [parameter for parameter in network.parameters() if parameter.requires_grad],
         lr=recipe.lr,
         betas=(recipe.beta1, recipe.beta2),
         weight_decay=recipe.weight_decay,
@@ -182,6 +172,7 @@ def training_of(made: Experiment, accelerator: Accelerator) -> Training:
         accumulate=recipe.accumulate,
         clip=recipe.clip,
         channels_last=recipe.channels_last,
+        conditioning=made.conditioning,
     )
 
 
@@ -190,6 +181,7 @@ def plan_of(made: Experiment, world: int, inexact: bool) -> Plan:
     recipe = made.recipe
     return Plan(
         data_images=len(made.data.train),
+        example_shape=made.data.train.shape,
         steps=recipe.steps,
         batch_images=recipe.batch * recipe.accumulate * world,
         seconds=recipe.seconds,
@@ -211,7 +203,8 @@ def evaluation_of(made: Experiment, device: torch.device) -> Callable[[nn.Module
     labels = (
         held_out.labels[chosen].to(device) if made.recipe.labels and held_out.labels is not None else None
     )
-    losses = HeldOutLoss(made.process, x0, Condition(labels), bands=made.recipe.bands, seed=0)
+    condition = made.conditioning.of(x0, labels)
+    losses = HeldOutLoss(made.process, x0, condition, bands=made.recipe.bands, seed=0)
 
     def evaluate(network: nn.Module) -> dict[str, Any]:
         found = losses(network)
@@ -229,12 +222,13 @@ def trained(path: Path, averaged: bool = True, step: int | None = None) -> Exper
         raise StepwellError(f"{path} is not a run: it has no {RECIPE}. Train one with out={path}.") from None
     except ValueError as error:
         raise StepwellError(f"{path / RECIPE} is not valid: {error}") from None
-    made = experiment(recipe)
+    made = experiment(recipe, begin=False)
     found = _checkpoint(path, step)
     made.denoiser.load_state_dict(found.tree["model"])
     if averaged:
+        learned = [parameter for parameter in made.denoiser.parameters() if parameter.requires_grad]
         with torch.no_grad():
-            for parameter, average in zip(made.denoiser.parameters(), found.tree["ema"], strict=True):
+            for parameter, average in zip(learned, found.tree["ema"], strict=True):
                 parameter.copy_(average)
     made.denoiser.eval()
     return made

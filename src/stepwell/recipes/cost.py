@@ -8,6 +8,7 @@ from stepwell.catalogue import build as named
 from stepwell.catalogue.find import split_spec
 from stepwell.core.probe_spec import DecreaseSpec, GradientSpec, ProbeSpec
 from stepwell.generate.solvers import CATALOGUE, solver_for
+from stepwell.models.low_resolution import Conditioning
 from stepwell.processes.discrete import DiscreteProcess
 from stepwell.recipes.method import resolve
 from stepwell.recipes.on_paper import Flops, NetworkCount, Shape, count, network_on_paper, shape_of
@@ -68,11 +69,12 @@ class Cost:
     @property
     def held(self) -> dict[str, float]:
         """Bytes that do not depend on the batch."""
-        parameters = self.network.parameters
-        found = {"weights": _FLOAT, "gradients": _FLOAT, "Adam": 2 * _FLOAT, "EMA": _FLOAT}
+        every, learning = self.network.parameters, self.network.learning
+        found = {"weights": _FLOAT * every}
+        found |= {"gradients": _FLOAT * learning, "Adam": 2 * _FLOAT * learning, "EMA": _FLOAT * learning}
         if self.recipe.precision != "no":
-            found["weights in half precision"] = _HALF
-        return {name: size * parameters for name, size in found.items()}
+            found["weights in half precision"] = _HALF * every
+        return {name: float(size) for name, size in found.items()}
 
     @property
     def activations(self) -> tuple[float, float]:
@@ -89,14 +91,15 @@ class Cost:
     @property
     def checkpoint(self) -> int:
         """Bytes of a checkpoint: weights, average and two moments."""
-        return 4 * _FLOAT * self.network.parameters
+        return _FLOAT * (self.network.parameters + 3 * self.network.learning)
 
 
 def cost_of(recipe: Recipe, shape: Shape | None = None, *, classes: int = 0, processes: int = 1) -> Cost:
     """Everything that can be counted on paper; `shape` and `classes` are the data's, where they are known."""
     seen = shape or shape_of(recipe)
     labels = (recipe.classes or classes or 1) if recipe.labels else 0
-    network = count(network_on_paper(recipe, seen, labels), seen, labels)
+    extra = Conditioning(recipe.super_resolution).extra_channels(seen)
+    network = count(network_on_paper(recipe, seen, labels), seen, labels, extra)
     return Cost(recipe, network, seen, processes, probe=probe_work(recipe, network, processes))
 
 

@@ -19,7 +19,8 @@ def text(cost: Cost) -> str:
 
 def _network(cost: Cost) -> Iterator[str]:
     recipe, shape = cost.recipe, "x".join(map(str, cost.shape))
-    yield f"{recipe.model}: {cost.network.parameters:,} parameters, examples {shape}"
+    learning = f", {cost.network.learning:,} of them learn (rank {recipe.lora})" if recipe.lora else ""
+    yield f"{recipe.model}: {cost.network.parameters:,} parameters{learning}, examples {shape}"
     seen = f"{cost.images:,} images seen"
     if cost.data_images:
         seen += f" ({cost.images / cost.data_images:.1f} times the data's {cost.data_images:,})"

@@ -18,6 +18,7 @@ from stepwell.recipes.cost_text import text
 from stepwell.recipes.load import BadRecipe, load
 from stepwell.recipes.on_paper import Uncountable
 from stepwell.recipes.schema import Recipe
+from stepwell.recipes.start import read as read_start
 from stepwell.train.step import train_step
 
 TO_FILL_IN = "PATH"
@@ -47,10 +48,19 @@ def present(data: str) -> bool:
 def report(recipe: Recipe) -> str:
     """What is counted, what is measured, and how long it would take elsewhere."""
     processes = int(os.environ.get("WORLD_SIZE", "1"))
+    start = read_start(recipe.start) if recipe.start else None
+    told = f"starts from {start.title} ({len(start.tensors)} tensors, {start.digest})\n" if start else ""
     if not present(recipe.data):
         note = f"data={recipe.data} are not here: nothing was measured, all of this is counted."
-        return f"{text(cost_of(recipe, processes=processes))}\n{note}"
+        return f"{told}{text(cost_of(recipe, processes=processes))}\n{note}"
     data = data_of(recipe)
+    if start is not None:
+        # Whether it fits is seen now, not when it is trained.
+        network_of(recipe, data, start)
+    return told + _cost(recipe, data, processes)
+
+
+def _cost(recipe: Recipe, data: DataSet, processes: int) -> str:
     try:
         cost = cost_of(recipe, data.train.shape, classes=data.train.classes, processes=processes)
     except Uncountable as error:

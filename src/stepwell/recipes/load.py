@@ -35,6 +35,8 @@ TRACKERS = {
 """The trackers that accelerate knows, and their packages."""
 
 _TYPES = typing.get_type_hints(Recipe)
+ALIASES = {"from": "start"}
+"""What people write, where Python has the word for itself."""
 
 
 class BadRecipe(StepwellError, ValueError):
@@ -77,9 +79,10 @@ def check(given: Mapping[str, Any], mistakes: Sequence[str] = (), source: str = 
     """A Recipe, or one error that lists every mistake."""
     found = list(mistakes)
     values: dict[str, Any] = {}
-    for key, value in given.items():
+    for word, value in given.items():
+        key = ALIASES.get(word, word)
         if key not in _TYPES:
-            found.append(str(unknown("setting", key, _TYPES)))
+            found.append(str(unknown("setting", key, (*_TYPES, *ALIASES))))
         else:
             accepted, problem = _typed(key, value)
             if problem is None:
@@ -124,6 +127,8 @@ def _not_negative(recipe: Recipe) -> list[str]:
         "ema",
         "seed",
         "guidance",
+        "lora",
+        "super_resolution",
     )
     wrong = [(key, getattr(recipe, key)) for key in keys]
     return [f"{key} must be 0 or more, not {value}" for key, value in wrong if value < 0]
@@ -160,6 +165,36 @@ def _guidance(recipe: Recipe) -> list[str]:
         f"guidance={recipe.guidance:g} compares a class with no class: it needs labels=true and "
         "label_dropout above 0, or guidance=1"
     ]
+
+
+def _fine_tuning(recipe: Recipe) -> list[str]:
+    from stepwell.models.lora import MISSING, is_available
+
+    found = []
+    if recipe.start_digest and not recipe.start:
+        found.append("start_digest is of the weights that from= names: give both, or neither")
+    if recipe.lora > 0 and not recipe.start:
+        found.append(f"lora={recipe.lora} adapts a network that is trained already: name it with from=RUN")
+    if recipe.lora > 0 and not is_available():
+        found.append(f"lora={recipe.lora} {MISSING}")
+    return found
+
+
+def _shown(recipe: Recipe) -> list[str]:
+    """What is chosen of the data, and what of it the network is shown."""
+    from stepwell.data.only_classes import parsed
+
+    found = []
+    try:
+        parsed(recipe.only_classes)
+    except StepwellError as error:
+        found.append(str(error))
+    factor, size = recipe.super_resolution, recipe.size
+    if factor == 1:
+        found.append("super_resolution=1 would show the network the image itself: give 2 or more, or 0")
+    if factor > 1 and size is not None and size % factor:
+        found.append(f"super_resolution={factor} does not divide size={size}")
+    return found
 
 
 def _extractor(recipe: Recipe) -> list[str]:
@@ -222,4 +257,16 @@ def _data(recipe: Recipe) -> list[str]:
     return []
 
 
-RULES = (_positive, _not_negative, _shares, _choices, _guidance, _extractor, _tracker, _names, _data)
+RULES = (
+    _positive,
+    _not_negative,
+    _shares,
+    _choices,
+    _guidance,
+    _fine_tuning,
+    _shown,
+    _extractor,
+    _tracker,
+    _names,
+    _data,
+)

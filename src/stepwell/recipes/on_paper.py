@@ -23,6 +23,8 @@ from stepwell.core.errors import Unsupported
 from stepwell.models.build import build as build_model
 from stepwell.models.denoiser import Condition, Denoiser
 from stepwell.models.entries import MODELS
+from stepwell.models.lora import inject
+from stepwell.models.low_resolution import Conditioning
 from stepwell.recipes.schema import Recipe
 
 Shape = tuple[int, int, int]
@@ -59,6 +61,8 @@ class NetworkCount:
     """One network, one example."""
 
     parameters: int
+    learning: int
+    """Parameters that are trained: all of them, or adapters."""
     forward: Flops
     """Of one example."""
     training: Flops
@@ -88,38 +92,45 @@ def network_on_paper(recipe: Recipe, shape: Shape, classes: int) -> Denoiser:
             image_size=shape[1],
             classes=classes,
             label_dropout=recipe.label_dropout,
+            extra_channels=Conditioning(recipe.super_resolution).extra_channels(shape),
             learned_variance=recipe.learned_variance,
             dropout=recipe.dropout,
         )
+        if recipe.lora:
+            inject(network.network, recipe.lora)
     # Tables that came from numpy were made on the host.
     return network.to(META)
 
 
-def count(network: nn.Module, shape: Shape, classes: int = 0) -> NetworkCount:
+def count(network: nn.Module, shape: Shape, classes: int = 0, extra_channels: int = 0) -> NetworkCount:
     """FLOPs and activations of a network on the meta device; it is left with its gradients."""
     known = [*network.parameters(), *network.buffers()]
     try:
         with FlopCounterMode(display=False) as flops, LiveBytes(known) as live, _FusedAttention():
-            loss = _loss(network, 1, shape, classes)
+            loss = _loss(network, 1, shape, classes, extra_channels)
             forward, of_one = _flops(flops), live.now
             loss.backward()
         with LiveBytes(known) as live, _FusedAttention():
-            loss = _loss(network, 3, shape, classes)
+            loss = _loss(network, 3, shape, classes, extra_channels)
             of_three = live.now
     except (NotImplementedError, RuntimeError) as error:
         raise Uncountable(
             f"the network looks at values or has operations that the meta device lacks, and can only be "
             f"measured where the data are: {str(error).splitlines()[0]}"
         ) from error
-    parameters = sum(parameter.numel() for parameter in network.parameters())
+    parameters, learning = (
+        sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad or everything)
+        for everything in (True, False)
+    )
     # What lives between forward and backward; what does not grow with the batch drops out.
-    return NetworkCount(parameters, forward, _flops(flops), (of_three - of_one) / 2)
+    return NetworkCount(parameters, learning, forward, _flops(flops), (of_three - of_one) / 2)
 
 
-def _loss(network: nn.Module, examples: int, shape: Shape, classes: int) -> Tensor:
+def _loss(network: nn.Module, examples: int, shape: Shape, classes: int, extra_channels: int) -> Tensor:
     x = torch.empty((examples, *shape), device=META)
     time = torch.zeros(examples, dtype=torch.int64, device=META)
-    output: Tensor = network(x, time, Condition(time if classes else None))
+    shown = torch.empty((examples, extra_channels, *shape[1:]), device=META) if extra_channels else None
+    output: Tensor = network(x, time, Condition(time if classes else None, shown))
     return output.square().mean()
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,15 @@ import torch
 from accelerate import Accelerator
 
 from stepwell.core.errors import StepwellError
-from stepwell.generate.grid import sheet
 from stepwell.generate.images import generate
+from stepwell.generate.writers import sheet_of
 from stepwell.recipes.build import Experiment, evaluation_of, experiment, on_cpu, plan_of, training_of
 from stepwell.recipes.launch import require_whole_networks
 from stepwell.recipes.schema import MAY_CHANGE, Recipe
-from stepwell.runs.directory import ENVIRONMENT, Run, RunError
+from stepwell.runs.directory import ENVIRONMENT, RECIPE, Run, RunError
 from stepwell.runs.environment import environment
 from stepwell.runs.whole import write_json
+from stepwell.train import checkpoint
 from stepwell.train.loop import train
 from stepwell.train.plan import Hooks, Position, finished
 from stepwell.train.step import Training
@@ -41,7 +43,9 @@ def run_recipe(
         project_dir=str(out),
     )
     leads = accelerator.is_main_process
-    made = experiment(recipe)
+    recipe = _with_known_start(recipe, out)
+    made = experiment(recipe, begin=not any(checkpoint.steps(out / "checkpoints")))
+    recipe = made.recipe
     run = _open(out, recipe) if leads else None
     try:
         training = training_of(made, accelerator)
@@ -50,7 +54,7 @@ def run_recipe(
         if trackers:
             accelerator.init_trackers("stepwell", config={k: str(v) for k, v in asdict(recipe).items()})
         quiet: Say = say if leads else lambda text: None
-        for note in made.data.notes:
+        for note in (*made.data.notes, *_beginning(made)):
             quiet(note)
         hooks = Hooks(
             evaluate=evaluation_of(made, accelerator.device),
@@ -70,10 +74,31 @@ def run_recipe(
             run.close()
 
 
+def _with_known_start(recipe: Recipe, out: Path) -> Recipe:
+    """With the digest that the run was begun with: it goes on without the weights themselves."""
+    if not recipe.start or recipe.start_digest or not (out / RECIPE).is_file():
+        return recipe
+    try:
+        known = json.loads((out / RECIPE).read_text(encoding="utf-8"))
+    except ValueError:
+        return recipe
+    return replace(recipe, start_digest=str(known.get("start_digest", "")))
+
+
+def _beginning(made: Experiment) -> Iterator[str]:
+    if made.begun_from:
+        yield f"starts from {made.begun_from} (digest {made.recipe.start_digest})"
+    if made.recipe.lora:
+        sizes = [(p.numel(), p.requires_grad) for p in made.denoiser.parameters()]
+        learned = sum(size for size, learns in sizes if learns)
+        frozen = sum(size for size, learns in sizes if not learns)
+        yield f"adapters of rank {made.recipe.lora}: {learned:,} parameters learn, {frozen:,} are frozen"
+
+
 def _open(out: Path, recipe: Recipe) -> Run:
     run = Run(out)
     try:
-        run.open(asdict(recipe), MAY_CHANGE)
+        run.open(asdict(recipe), MAY_CHANGE, asdict(Recipe()))
     except RunError as error:
         run.close()
         raise StepwellError(str(error)) from error
@@ -87,6 +112,7 @@ def _describe(run: Run, training: Training) -> None:
         "threads": torch.get_num_threads(),
         "processes": training.accelerator.num_processes,
         "parameters": sum(p.numel() for p in network.parameters()),
+        "parameters_that_learn": sum(p.numel() for p in network.parameters() if p.requires_grad),
     }
     write_json(run.path / ENVIRONMENT, environment(**more))
 
@@ -103,7 +129,7 @@ def _sample(made: Experiment, training: Training, run: Run, at: Position, say: S
     with training.ema.in_place():
         images = torch.cat(list(generate(network, made.process, request, made.decode)))
     network.train()
-    sheet(images, scale=max(1, 64 // images.shape[-1])).save(path)
+    sheet_of(images, request.originals).save(path)
 
 
 def with_out(recipe: Recipe, workload: str) -> Recipe:

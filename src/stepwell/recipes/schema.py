@@ -27,6 +27,12 @@ class Recipe:
     seed: int = setting(0, "of everything random")
     out: str = setting("", "run directory; runs/WORKLOAD-METHOD-SEED by default")
 
+    start: str = setting(
+        "", "fine-tune these weights, a run, a checkpoint or an exported folder; from=... means the same"
+    )
+    start_digest: str = setting("", "of those weights; the first start fills it in")
+    lora: int = setting(0, "rank of the adapters that are fine-tuned; 0: the whole network is")
+
     seconds: float | None = setting(None, "stop after this much training time, evaluation excluded")
     accumulate: int = setting(1, "micro-batches per optimizer step")
     optimizer: str = setting("adamw", "adamw or adam, fused")
@@ -42,6 +48,10 @@ class Recipe:
     channels: int | None = setting(None, "1 (grey) or 3 (colour); by default what the data have")
     labels: bool = setting(False, "condition on class labels")
     classes: int | None = setting(None, "how many classes there are; by default what the data say")
+    only_classes: str = setting("", "train on these classes alone, such as 5,7,9; by default on all")
+    super_resolution: int = setting(
+        0, "make images from ones that are smaller by this factor, shown to the network; 0: from noise alone"
+    )
     label_dropout: float = setting(0.1, "share of labels hidden in training, for guidance")
     flips: bool | None = setting(None, "mirror images at random; by default where the data allow")
     strict: bool = setting(False, "refuse folders with files that are not images")

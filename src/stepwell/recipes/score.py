@@ -12,10 +12,11 @@ from torch import Tensor
 from stepwell.evaluate.bits import bits_per_dimension
 from stepwell.evaluate.extractors import Extractor, extractor
 from stepwell.evaluate.frechet import Moments, frechet_distance, kernel_distance
-from stepwell.generate.images import generate
-from stepwell.models.denoiser import Condition
+from stepwell.generate.images import Request, generate
+from stepwell.generate.originals import Originals
 from stepwell.processes.discrete import DiscreteProcess
 from stepwell.recipes.build import Experiment, evaluation_of
+from stepwell.recipes.latents import psnr
 
 FASHION16_SHAPE = (1, 16, 16)
 
@@ -40,10 +41,42 @@ def score(made: Experiment, effort: Effort) -> dict[str, Any]:
     found = evaluation_of(made, device)(made.denoiser)
     if made.data.latents is None and isinstance(made.process, DiscreteProcess):
         found["bits_per_dimension"] = _bits(made, effort, device)
-    features = features_of(made)
-    if features and effort.generated:
-        found[f"{features}_features"] = _distances(made, effort, extractor(features))
+    if effort.generated:
+        found |= _of_images(made, effort)
     return found
+
+
+def _of_images(made: Experiment, effort: Effort) -> dict[str, Any]:
+    """What generated images say: distances on features, and how near enlarged ones are to their originals."""
+    name, request = features_of(made), _request(made, effort)
+    features = extractor(name) if name else None
+    if features is None and request.originals is None:
+        return {}
+    seen: list[Tensor] = []
+    near: list[tuple[int, float, float]] = []
+    batches = generate(made.denoiser, made.process, request, made.decode)
+    for numbers, images in zip(request.batches(), batches, strict=True):
+        if features is not None:
+            seen.append(features(images))
+        if request.originals is not None:
+            near.append(_nearness(images, request.originals, numbers))
+    found: dict[str, Any] = {}
+    if features is not None:
+        found[f"{name}_features"] = _distances(made, torch.cat(seen), effort, features)
+    if near:
+        ours, plain = (sum(one[0] * one[place] for one in near) / request.count for place in (1, 2))
+        found["super_resolution"] = {
+            "images": request.count,
+            "psnr": ours,
+            "psnr_of_plain_enlargement": plain,
+        }
+    return found
+
+
+def _nearness(images: Tensor, originals: Originals, numbers: range) -> tuple[int, float, float]:
+    """How many images, and the peak signal to noise of them and of plain enlargement in their place."""
+    wanted = originals.pixels(numbers)
+    return len(images), psnr(images.cpu(), wanted), psnr(originals.plainly_enlarged(numbers), wanted)
 
 
 def features_of(made: Experiment) -> str:
@@ -58,23 +91,26 @@ def _bits(made: Experiment, effort: Effort, device: torch.device) -> dict[str, f
     labels = (
         held_out.labels[chosen].to(device) if made.recipe.labels and held_out.labels is not None else None
     )
+    x0 = held_out.examples(chosen).to(device)
     bits = bits_per_dimension(
         made.denoiser,
         made.process,
-        held_out.examples(chosen).to(device),
-        Condition(labels),
+        x0,
+        made.conditioning.of(x0, labels),
         timesteps=effort.bits_timesteps,
     )
     return bits._asdict()
 
 
-def _distances(made: Experiment, effort: Effort, features: Extractor) -> dict[str, Any]:
-    """Between generated images and those trained on; of latents, as their autoencoder decodes them."""
+def _request(made: Experiment, effort: Effort) -> Request:
     request = made.request(effort.generated, batch=250, seed=effort.seed)
     if effort.steps is not None:
         request = replace(request, steps=min(effort.steps, made.process.timesteps or effort.steps))
-    images = generate(made.denoiser, made.process, request, made.decode)
-    ours = torch.cat([features(batch) for batch in images])
+    return request
+
+
+def _distances(made: Experiment, ours: Tensor, effort: Effort, features: Extractor) -> dict[str, Any]:
+    """Between features of generated images and those trained on; of latents, as their decoder makes them."""
     real = torch.cat([features(batch) for batch in _real(made, effort.reference)])
     kernel = kernel_distance(ours, real)
     return {

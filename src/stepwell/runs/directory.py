@@ -28,8 +28,13 @@ class Run:
         self._metrics: TextIO | None = None
         self._lock: TextIO | None = None
 
-    def open(self, recipe: dict[str, Any], may_change: frozenset[str]) -> bool:
-        """Create the directory, or continue the same run; whether there was one already."""
+    def open(
+        self, recipe: dict[str, Any], may_change: frozenset[str], defaults: dict[str, Any] | None = None
+    ) -> bool:
+        """Create the directory, or continue the same run; whether there was one already.
+
+        `defaults` are what settings were before a recipe could name them.
+        """
         try:
             for folder in (self.path, self.checkpoints, self.samples):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -39,7 +44,7 @@ class Run:
         known = self.path / RECIPE
         found = known.exists()
         if found:
-            self._compare(json.loads(known.read_text()), recipe, may_change)
+            self._compare({**(defaults or {}), **json.loads(known.read_text())}, recipe, may_change)
         write_json(known, recipe)
         self._metrics = (self.path / METRICS).open("a", encoding="utf-8")
         return found

@@ -115,6 +115,7 @@ class Duties:
                     "metrics_bytes": self.run.metrics_bytes(),
                     "world": self.training.accelerator.num_processes,
                     "data_images": self.plan.data_images,
+                    "example_shape": list(self.plan.example_shape),
                 }
                 try:
                     checkpoint.save(self.run.checkpoints, checkpoint.Checkpoint(tree, info), self.plan.keep)

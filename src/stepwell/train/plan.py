@@ -26,6 +26,8 @@ class Plan:
     """Images per step, over all ranks and micro-batches."""
     data_images: int
     """Images in the training data: with others, the order would be another."""
+    example_shape: tuple[int, int, int]
+    """Channels, height, width: who starts from a checkpoint asks for it."""
     seconds: float | None = None
     record_every: int = 50
     evaluate_every: int = 0

@@ -14,6 +14,7 @@ from stepwell.core.sampler import Metrics
 from stepwell.core.tick import Tick
 from stepwell.data.batches import Ahead, Batch, Batches
 from stepwell.models.denoiser import Condition
+from stepwell.models.low_resolution import UNTOLD, Conditioning
 from stepwell.objective import Objective
 from stepwell.pacer import Pacer
 from stepwell.train.ema import Ema
@@ -36,6 +37,7 @@ class Training:
     accumulate: int = 1
     clip: float | None = 1.0
     channels_last: bool = False
+    conditioning: Conditioning = UNTOLD
 
     @property
     def network(self) -> nn.Module:
@@ -50,7 +52,7 @@ class Training:
         if self.channels_last:
             x0 = x0.contiguous(memory_format=torch.channels_last)
         labels = None if batch.labels is None else batch.labels.to(device, non_blocking=True)
-        return x0, Condition(labels)
+        return x0, self.conditioning.of(x0, labels)
 
     def synchronised(self, last: bool) -> Any:
         """Gradients are summed over ranks in the last micro-batch only."""

@@ -1,0 +1,65 @@
+"""LoRA (Hu et al. 2022): a frozen network, and a product of two thin matrices learned beside each layer.
+
+The adapters are peft's. They sit on every convolution and linear layer: attention's projections alone, the
+usual choice, would leave our small U-Nets without any. alpha is the rank, so the product is added as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from stepwell.core import require
+from stepwell.core.errors import Unsupported
+
+MISSING = "needs peft, which is not installed: pip install 'stepwell[lora]'."
+_BASE, _DOWN, _UP = ".base_layer.", ".lora_A.default.weight", ".lora_B.default.weight"
+
+
+def is_available() -> bool:
+    """Whether peft is there; importing it takes seconds."""
+    return find_spec("peft") is not None
+
+
+def inject(network: nn.Module, rank: int) -> None:
+    """Freeze a network and add adapters that start as nothing; the random half follows torch's generator."""
+    require.count("lora", rank)
+    if not is_available():
+        raise Unsupported(f"lora={rank} {MISSING}")
+    from peft import LoraConfig, inject_adapter_in_model
+
+    layers = [name for name, module in network.named_modules() if isinstance(module, nn.Linear | nn.Conv2d)]
+    inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=rank, target_modules=layers), network)
+    for name, parameter in network.named_parameters():
+        parameter.requires_grad_(is_adapter(name))
+
+
+def is_adapter(name: str) -> bool:
+    """Whether a tensor of this name belongs to an adapter."""
+    return name.endswith((_DOWN, _UP))
+
+
+def merged(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A network's tensors with its adapters added to the layers, under the names of a network without any."""
+    found = {}
+    for name, tensor in tensors.items():
+        if is_adapter(name):
+            continue
+        layer, _, last = name.partition(_BASE)
+        down, up = tensors.get(f"{layer}{_DOWN}"), tensors.get(f"{layer}{_UP}")
+        if last == "weight" and down is not None and up is not None:
+            tensor = tensor + _product(down, up)
+        found[f"{layer}.{last}" if last else name] = tensor
+    return found
+
+
+@torch.no_grad()
+def _product(down: Tensor, up: Tensor) -> Tensor:
+    """What the two add to a layer: up down, or the one kernel of a convolution [r, C, h, w] after another."""
+    if down.dim() == 2:
+        return up @ down
+    return F.conv2d(down.transpose(0, 1), up).transpose(0, 1)

@@ -1,0 +1,147 @@
+"""Where fine-tuning begins: the weights of a run, of a checkpoint or of an exported folder."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from stepwell.catalogue import build as named
+from stepwell.catalogue.find import split_spec
+from stepwell.core.errors import StepwellError
+from stepwell.core.process import NoiseProcess
+from stepwell.generate.identity import digest_of
+from stepwell.models.lora import is_adapter, merged
+from stepwell.runs.directory import RECIPE
+from stepwell.train import checkpoint
+
+Shape = tuple[int, int, int]
+
+
+class NothingToStartFrom(StepwellError, ValueError):
+    """A place without weights, or with weights that cannot be read."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Weights to begin with, and all that is known of the network that they are of."""
+
+    title: str
+    """Where they are and which they are, for people."""
+    tensors: dict[str, Tensor]
+    """By the names of a denoiser without adapters."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Of the recipe that trained them, if there is one."""
+    config: dict[str, Any] = field(default_factory=dict)
+    """Of a UNet2DModel, if diffusers wrote it."""
+    process: NoiseProcess | None = None
+    shape: Shape | None = None
+    """Of its examples: channels, height, width."""
+
+    @property
+    def digest(self) -> str:
+        """16 hexadecimal digits of the weights."""
+        return digest_of(self.tensors)
+
+
+def read(where: str) -> Start:
+    """What `from=` names, or an error that says what is wrong with it."""
+    path = Path(where).expanduser()
+    if path.is_file():
+        return _from_checkpoint(path, path.parent.parent, checkpoint.load(path))
+    if (path / RECIPE).is_file():
+        found, wrong = checkpoint.newest(path / "checkpoints")
+        if found is None:
+            why = wrong[0] if wrong else "it was not trained to its first one, or it is a thin record."
+            raise NothingToStartFrom(f"{path} has no checkpoint that can be read: {why}")
+        return _from_checkpoint(path, path, found)
+    if path.is_dir():
+        return _from_pipeline(path)
+    near = _nearest(path)
+    raise NothingToStartFrom(
+        f"there is nothing at {str(path)!r}: name a run directory, a checkpoint (.safetensors) or a folder "
+        f"that `stepwell export` made.{near}"
+    )
+
+
+def _from_checkpoint(path: Path, run: Path, found: checkpoint.Checkpoint) -> Start:
+    """The averaged weights, with adapters added to their layers."""
+    settings = _settings(run)
+    shape = found.info.get("example_shape")
+    spec = settings.get("process")
+    return Start(
+        f"{path}, averaged weights after step {found.info['step']}",
+        merged(averaged(path, found.tree)),
+        settings,
+        process=None if spec is None else _process(str(spec)),
+        shape=None if shape is None else (shape[0], shape[1], shape[2]),
+    )
+
+
+def averaged(path: Path, tree: dict[str, Any]) -> dict[str, Tensor]:
+    """The model of a checkpoint with the averages in their places: of adapters only, if it has any."""
+    model, average = tree["model"], tree["ema"]
+    names = [name for name in model if is_adapter(name)] or list(model)
+    if len(names) != len(average):
+        raise NothingToStartFrom(f"{path} has {len(average)} averages for {len(names)} tensors.")
+    return {**model, **dict(zip(names, average, strict=True))}
+
+
+def _settings(run: Path) -> dict[str, Any]:
+    try:
+        found = json.loads((run / RECIPE).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise NothingToStartFrom(f"{run / RECIPE} cannot be read: {error}.") from None
+    return found if isinstance(found, dict) else {}
+
+
+def _process(spec: str) -> NoiseProcess:
+    name, given = split_spec(spec)
+    return named.process(name, **given)
+
+
+def _from_pipeline(path: Path) -> Start:
+    from stepwell.generate.pipeline_folder import is_pipeline, read_pipeline
+
+    if not is_pipeline(path):
+        raise NothingToStartFrom(
+            f"{path} is neither a run directory (it has no {RECIPE}) nor a folder that diffusers wrote."
+        )
+    found = read_pipeline(path)
+    size = found.config.get("sample_size")
+    channels = found.config.get("in_channels")
+    square = isinstance(size, int) and isinstance(channels, int)
+    return Start(
+        f"{path}, exported",
+        {f"network.{name}": tensor for name, tensor in found.tensors.items()},
+        config={name: value for name, value in found.config.items() if not name.startswith("_")},
+        process=found.process,
+        shape=(channels, size, size) if square else None,  # type: ignore[arg-type]
+    )
+
+
+def _nearest(path: Path) -> str:
+    if not path.parent.is_dir():
+        return ""
+    near = difflib.get_close_matches(path.name, [entry.name for entry in path.parent.iterdir()], n=1)
+    return f" Did you mean {str(path.with_name(near[0]))!r}?" if near else ""
+
+
+def digest_at(where: str) -> str:
+    """The digest of the weights at a place, read once as long as its files stay as they are."""
+    path = Path(where).expanduser()
+    files = sorted(path.rglob("*.safetensors")) if path.is_dir() else [path]
+    stamps = tuple((str(file), file.stat().st_mtime_ns) for file in files if file.exists())
+    return _digest(where, stamps)
+
+
+@lru_cache(maxsize=8)
+def _digest(where: str, stamps: tuple[tuple[str, int], ...]) -> str:
+    return read(where).digest
