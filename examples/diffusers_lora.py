@@ -13,15 +13,15 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 
-def pretrained(text_encoder: nn.Module, scheduler: DDPMScheduler, steps: int = 80) -> UNet2DConditionModel:
+def pretrained(text_encoder: nn.Module, scheduler: DDPMScheduler, steps: int = 60) -> UNet2DConditionModel:
     """The base: a UNet that was trained a little on the images as they are."""
-    unet = tiny_unet()
+    unet, latents, texts = tiny_unet(), latents_of(images()), text_encoder(labels())
     optimizer = torch.optim.AdamW(unet.parameters(), lr=3e-3)
     for step in range(steps):
-        latents, text = latents_of(images())[16 * step :][:16], text_encoder(labels()[16 * step :][:16])
-        noise, timesteps = torch.randn_like(latents), torch.arange(16) * 1000 // 16 + step % 62
-        model_pred = unet(scheduler.add_noise(latents, noise, timesteps), timesteps, text).sample
-        F.mse_loss(model_pred, noise).backward()
+        batch, timesteps = slice(16 * step, 16 * step + 16), torch.arange(16) * 1000 // 16 + step % 62
+        noise = torch.randn_like(latents[batch])
+        noisy_latents = scheduler.add_noise(latents[batch], noise, timesteps)
+        F.mse_loss(unet(noisy_latents, timesteps, texts[batch]).sample, noise).backward()
         optimizer.step()
         optimizer.zero_grad()
     return unet
@@ -30,11 +30,11 @@ def pretrained(text_encoder: nn.Module, scheduler: DDPMScheduler, steps: int = 8
 @torch.no_grad()
 def held_out_loss(unet: nn.Module, text_encoder: nn.Module, scheduler: DDPMScheduler) -> float:
     """On negatives that were not trained on, at fixed timesteps with fixed noise."""
-    latents, timesteps = latents_of(-images(256, held_out=True)), torch.arange(256) * 1000 // 256
+    latents, timesteps = latents_of(-images(128, held_out=True)), torch.arange(128) * 1000 // 128
     noise = torch.randn(latents.shape, generator=torch.Generator().manual_seed(0))
     noisy_latents, text = (
         scheduler.add_noise(latents, noise, timesteps),
-        text_encoder(labels(256, held_out=True)),
+        text_encoder(labels(128, held_out=True)),
     )
     return F.mse_loss(unet(noisy_latents, timesteps, text).sample, noise).item()
 

@@ -36,10 +36,10 @@ def encode_prompt(text_encoder: nn.Module, input_ids: Tensor) -> dict[str, Tenso
 @torch.no_grad()
 def held_out_loss(transformer: nn.Module, text_encoder: nn.Module) -> float:
     """At fixed times with fixed noise, without weights."""
-    x0, sigmas = latents_of(images(256, held_out=True)), (torch.arange(256) + 0.5) / 256
+    x0, sigmas = latents_of(images(128, held_out=True)), (torch.arange(128) + 0.5) / 128
     noise = torch.randn(x0.shape, generator=torch.Generator().manual_seed(0))
     noisy = torch.lerp(x0, noise, sigmas.view(-1, 1, 1, 1))
-    prompt = encode_prompt(text_encoder, labels(256, held_out=True))
+    prompt = encode_prompt(text_encoder, labels(128, held_out=True))
     model_pred = transformer(noisy, timestep=1000 * sigmas, **prompt).sample
     return (model_pred - (noise - x0)).square().mean().item()
 

@@ -31,9 +31,9 @@ def tiny_unet() -> UNet2DConditionModel:
 @torch.no_grad()
 def held_out_loss(unet: nn.Module, text_encoder: nn.Module, scheduler: DDPMScheduler) -> float:
     """At fixed timesteps with fixed noise, without weights."""
-    latents, timesteps = latents_of(images(256, held_out=True)), torch.arange(256) * 1000 // 256
+    latents, timesteps = latents_of(images(128, held_out=True)), torch.arange(128) * 1000 // 128
     noise = torch.randn(latents.shape, generator=torch.Generator().manual_seed(0))
-    text = text_encoder(labels(256, held_out=True))
+    text = text_encoder(labels(128, held_out=True))
     model_pred = unet(scheduler.add_noise(latents, noise, timesteps), timesteps, text).sample
     return F.mse_loss(model_pred, scheduler.get_velocity(latents, noise, timesteps)).item()
 

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 @torch.no_grad()
 def held_out_loss(model: nn.Module, scheduler: DDPMScheduler) -> float:
     """At fixed timesteps with fixed noise: a curve over random ones shows the timesteps, not the training."""
-    x0, timesteps = images(256, held_out=True), torch.arange(256) * 1000 // 256
+    x0, timesteps = images(128, held_out=True), torch.arange(128) * 1000 // 128
     noise = torch.randn(x0.shape, generator=torch.Generator().manual_seed(0))
     return F.mse_loss(model(scheduler.add_noise(x0, noise, timesteps), timesteps).sample, noise).item()
 

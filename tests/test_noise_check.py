@@ -5,12 +5,15 @@ from __future__ import annotations
 import copy
 import io
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from diffusers import DDPMScheduler, FlowMatchEulerDiscreteScheduler
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 import stepwell
 from stepwell.core.errors import InvalidParameter
@@ -172,6 +175,67 @@ def test_it_looks_under_autocast_and_then_no_more() -> None:
     assert not network._forward_pre_hooks
     loss._loss_at = watched(PROCESSES["linear"], wrong, network)._loss_at
     loss(x0, noise, times(0, 0.05), None)
+
+
+@pytest.mark.parametrize("prediction", ["epsilon", "v_prediction", "sample"])
+@pytest.mark.parametrize("schedule", ["linear", "scaled_linear", "squaredcos_cap_v2"])
+def test_ready_made_losses_of_diffusers_are_never_refused(prediction: str, schedule: str) -> None:
+    for timesteps in (20, 1000):
+        scheduler = DDPMScheduler(timesteps, beta_schedule=schedule, prediction_type=prediction)
+        never_refused(stepwell.loss_at.diffusers(Network(), scheduler))
+
+
+def test_other_ready_made_losses_are_never_refused() -> None:
+    for shift in (1.0, 3.0):
+        never_refused(stepwell.loss_at.diffusers(Network(), FlowMatchEulerDiscreteScheduler(shift=shift)))
+    never_refused(stepwell.loss_at.edm(Preconditioned()))
+    # The raw network inside is shown c_in x: another factor, the same angle.
+    loss = stepwell.loss_at.edm(Preconditioned())
+    never_refused(loss, loss.network.inside)
+
+
+def never_refused(loss: Any, network: nn.Module | None = None) -> None:
+    """Over all of time, a stratum at a time, and at both ends of it."""
+    x0, noise = examples()
+    checked = WatchedLoss(loss, loss.network if network is None else network, loss.process)
+    for stratum in range(20):
+        checked(x0, noise, times(stratum / 20, (stratum + 1) / 20), None)
+    checked(x0, noise, torch.zeros(16), None)
+    checked(x0, noise, torch.full((16,), 1 - 2**-24), None)
+
+
+class Preconditioned(nn.Module):
+    """EDM's D(x, sigma) around a raw network (Karras et al. 2022, Table 1)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = Network()
+
+    def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
+        s = per_example(sigma, x)
+        seen = x / (s**2 + 0.25).sqrt()
+        output: Tensor = 0.25 / (s**2 + 0.25) * x + 0.5 * s / (s**2 + 0.25).sqrt() * self.inside(seen, sigma)
+        return output
+
+
+def test_a_wrapper_for_many_processes_is_looked_into(tmp_path: Path) -> None:
+    store = dist.FileStore(str(tmp_path / "store"), 1)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        wrapped = DistributedDataParallel(Network())
+        x0, noise = examples()
+        watched(PROCESSES["linear"], seen_by(PROCESSES["linear"]), wrapped)(x0, noise, times(0, 0.05), None)
+        with pytest.raises(InvalidParameter, match="other noise"):
+            watched(PROCESSES["linear"], wrong, wrapped)(x0, noise, times(0, 0.05), None)
+    finally:
+        dist.destroy_process_group()
+
+
+def test_a_compiled_network_is_looked_at_from_outside() -> None:
+    compiled: Any = torch.compile(Network(), backend="eager")
+    with pytest.raises(InvalidParameter, match="other noise"):
+        silent(wrong, compiled)
+    silent(seen_by(PROCESSES["linear"]), compiled)
 
 
 class Loop:

@@ -162,6 +162,15 @@ def test_min_snr_gamma_of_all_three(prediction: str) -> None:
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=0)
 
 
+def test_ai_toolkits_two_gammas() -> None:
+    ours, snr = weights("min-snr", "eps", gamma=5.0)
+    torch.testing.assert_close(ours, (5.0 / snr).clamp(max=1), rtol=1e-5, atol=0)
+    # Its snr_gamma has no minimum, and neither of the two is converted for v.
+    assert float((5.0 / snr).max()) > 1000
+    on_v, snr = weights("min-snr", "v", gamma=5.0)
+    assert not torch.allclose(on_v, (5.0 / snr).clamp(max=1), rtol=0.1)
+
+
 def test_debiased_estimation_on_eps_is_cut_at_snr_1000() -> None:
     ours, snr = weights("debiased", "eps")
     theirs = snr.clamp(max=1000).rsqrt()
@@ -172,10 +181,11 @@ def test_debiased_estimation_on_eps_is_cut_at_snr_1000() -> None:
 
 
 def test_debiased_estimation_on_v_is_not_ours() -> None:
-    # OneTrainer: 1 / sqrt(SNR + 1) on v; ours is 1 / sqrt(SNR) on eps, which is sqrt(SNR) / (SNR + 1) on v.
+    # OneTrainer: 1 / sqrt(SNR + 1) on v, kohya: 1 / (SNR + 1). Ours is 1 / sqrt(SNR) on eps, converted.
     ours, snr = weights("debiased", "v")
     torch.testing.assert_close(ours, snr.sqrt() / (snr + 1), rtol=1e-4, atol=0)
     assert not torch.allclose(ours, (snr.clamp(max=1000) + 1).rsqrt(), rtol=0.1)
+    assert not torch.allclose(ours, 1 / (snr.clamp(max=1000) + 1), rtol=0.1)
 
 
 def test_p2_of_onetrainer() -> None:
