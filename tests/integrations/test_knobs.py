@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from diffusers import FlowMatchEulerDiscreteScheduler
 from odds import assert_follows_masses
 from torch import Tensor
 
@@ -74,6 +75,14 @@ def test_kohya_sigma_counts_from_the_noise() -> None:
 def test_kohya_min_and_max_timestep() -> None:
     drawn = torch.randint(200, 700, (DRAWS,), generator=torch.Generator().manual_seed(0))
     follows((drawn + 0.5) / T, "uniform", SD, min_timestep=200, max_timestep=700)
+
+
+def test_a_logit_normal_objective_stays_what_it_was() -> None:
+    # What the diffusers page gives a pacer that should keep weighting_scheme=logit_normal.
+    process = stepwell.process("flow", shift=3.0, timesteps=T, reference="logit-normal")
+    follows(torch.sigmoid(normals()), "reference", process)
+    shift = stepwell.process_from(FlowMatchEulerDiscreteScheduler(shift=3.0))
+    torch.testing.assert_close(process.sigma(process.grid()), shift.scales(process.grid())[1])
 
 
 # OneTrainer, modules/modelSetup/mixin/ModelSetupNoiseMixin.py: timesteps, 0 is data.
