@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from pathlib import Path
 
 from markdown_tables import Section, sections
@@ -18,15 +17,10 @@ STUDY = ("method", "against", "judged by", "images to target", "end", "distance"
 _OTHERS = ("Learned samplers", "The planted problem")
 
 
-@lru_cache(maxsize=1)
-def _sections() -> tuple[Section, ...]:
-    return tuple(sections(RESULTS.read_text()))
-
-
 def rows_about(entry: Entry) -> list[Section]:
     """The tables that compare this method with another, cut down to its rows and to what fits on a page."""
     found = []
-    for section in _sections():
+    for section in sections(RESULTS.read_text()):
         if set(STUDY) <= set(section.header):
             against = section.column("against")
             chosen = [row for row in section.rows if row[against] and _is_about(entry, row[0])]

@@ -17,6 +17,7 @@ pytest.importorskip("mkdocs", reason="the site needs the docs extra: pip install
 import stepwell
 from stepwell.catalogue.entries import SAMPLERS, WEIGHTINGS
 
+pytestmark = pytest.mark.timeout(900)  # a busy machine takes its time
 FETCHED = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src", "video": "src"}
 
 

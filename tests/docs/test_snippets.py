@@ -22,6 +22,7 @@ QUICK = {
     "analyze gain": ["--strata", "3", "--rounds", "3", "--images", "2"],
 }
 """Added to commands that would take minutes."""
+pytestmark = pytest.mark.timeout(900)  # a busy machine takes its time
 FENCES = {"python", "sh", "text", "diff", "toml", "math", "json", "yaml", "console", ""}
 
 
@@ -47,7 +48,8 @@ def test_commands_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(tmp_path)
     for block in blocks(path.read_text(), "sh"):
         for line in block.splitlines():
-            words = shlex.split(line, comments=True)
+            # One seed has no verdict, and shows as well that the command works.
+            words = ["seeds=1" if "seeds=" in word else word for word in shlex.split(line, comments=True)]
             if words:
                 assert words[0] == "stepwell", f"{line}: only our own commands are run; use another fence"
                 assert main([*words[1:], *quick(words)]) == 0, line
