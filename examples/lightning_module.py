@@ -17,10 +17,10 @@ from torch.utils.data import DataLoader
 class Diffusion(lightning.LightningModule):
     """Noise prediction on DDPM's schedule."""
 
-    def __init__(self) -> None:
+    def __init__(self, ddpm: DDPMScheduler) -> None:
         super().__init__()
         self.net = SmallNetwork(time_scale=1000)
-        ddpm = self.ddpm = DDPMScheduler()
+        self.ddpm = ddpm
         self.kept: list[float] = []
 
     def training_step(self, x0: Tensor, batch_idx: int) -> Tensor:
@@ -46,7 +46,7 @@ class Diffusion(lightning.LightningModule):
 def main(steps: int = 200) -> Outcome:
     """Train for some updates of two micro-batches each."""
     torch.manual_seed(0)
-    diffusion = Diffusion()
+    diffusion = Diffusion(DDPMScheduler())
     before = diffusion.held_out_loss()
     callbacks: list[lightning.Callback] = []
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}

@@ -19,10 +19,10 @@ import stepwell.integrations.lightning
 class Diffusion(lightning.LightningModule):
     """Noise prediction on DDPM's schedule."""
 
-    def __init__(self) -> None:
+    def __init__(self, ddpm: DDPMScheduler) -> None:
         super().__init__()
         self.net = SmallNetwork(time_scale=1000)
-        ddpm = self.ddpm = DDPMScheduler()
+        self.ddpm = ddpm
         self.pacer = stepwell.Pacer("neyman", ddpm, loss_at=stepwell.loss_at.diffusers(self.net, ddpm))
         self.kept: list[float] = []
 
@@ -49,7 +49,7 @@ class Diffusion(lightning.LightningModule):
 def main(steps: int = 200) -> Outcome:
     """Train for some updates of two micro-batches each."""
     torch.manual_seed(0)
-    diffusion = Diffusion()
+    diffusion = Diffusion(DDPMScheduler())
     before = diffusion.held_out_loss()
     callbacks = [stepwell.integrations.lightning.PacerCallback(diffusion.pacer)]
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 class Diffusion(nn.Module):
     """Noise prediction on DDPM's schedule."""
 
-    def __init__(self) -> None:
+    def __init__(self, ddpm: DDPMScheduler) -> None:
         super().__init__()
         self.net = SmallNetwork(time_scale=1000)
-        ddpm = self.ddpm = DDPMScheduler()
+        self.ddpm = ddpm
         self.kept: list[float] = []
 
     def forward(self, pixel_values: Tensor) -> dict[str, Tensor]:
@@ -42,7 +42,7 @@ class Diffusion(nn.Module):
 def main(steps: int = 200) -> Outcome:
     """Train for some updates of two micro-batches each."""
     torch.manual_seed(0)
-    diffusion = Diffusion()
+    diffusion = Diffusion(DDPMScheduler())
     before = diffusion.held_out_loss()
     callbacks: list[transformers.TrainerCallback] = []
     with tempfile.TemporaryDirectory() as folder:

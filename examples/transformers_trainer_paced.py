@@ -18,10 +18,10 @@ import stepwell.integrations.transformers
 class Diffusion(nn.Module):
     """Noise prediction on DDPM's schedule."""
 
-    def __init__(self) -> None:
+    def __init__(self, ddpm: DDPMScheduler) -> None:
         super().__init__()
         self.net = SmallNetwork(time_scale=1000)
-        ddpm = self.ddpm = DDPMScheduler()
+        self.ddpm = ddpm
         self.pacer = stepwell.Pacer("neyman", ddpm, loss_at=stepwell.loss_at.diffusers(self.net, ddpm))
         self.kept: list[float] = []
 
@@ -45,7 +45,7 @@ class Diffusion(nn.Module):
 def main(steps: int = 200) -> Outcome:
     """Train for some updates of two micro-batches each."""
     torch.manual_seed(0)
-    diffusion = Diffusion()
+    diffusion = Diffusion(DDPMScheduler())
     before = diffusion.held_out_loss()
     callbacks = [stepwell.integrations.transformers.PacerCallback(diffusion.pacer)]
     with tempfile.TemporaryDirectory() as folder:
