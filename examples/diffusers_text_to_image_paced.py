@@ -47,7 +47,7 @@ def main(steps: int = 200, snr_gamma: float = 5.0) -> Outcome:
     unet, text_encoder = tiny_unet(), TextEncoder()
     scheduler = DDPMScheduler(beta_schedule="scaled_linear", prediction_type="v_prediction")
     optimizer = torch.optim.AdamW(unet.parameters(), lr=2e-3)
-    dataloader = DataLoader(TensorDataset(images(), labels()), batch_size=16, shuffle=True, drop_last=True)
+    dataloader = DataLoader(TensorDataset(images(), labels()), batch_size=8, shuffle=True, drop_last=True)
     unet, optimizer, dataloader = accelerator.prepare(unet, optimizer, dataloader)
     pacer = Pacer("neyman", scheduler, host_weighting="min-snr", loss_at=loss_at.diffusers(unet, scheduler))
     accelerator.register_for_checkpointing(pacer.attach(optimizer))

@@ -38,7 +38,7 @@ def main(steps: int = 200, save_to: str | None = None) -> Outcome:
     )
     scheduler = DDPMScheduler(num_train_timesteps=1000)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
-    dataloader = DataLoader(images(), batch_size=16, shuffle=True, drop_last=True)
+    dataloader = DataLoader(images(), batch_size=8, shuffle=True, drop_last=True)
     model, optimizer, dataloader = accelerator.prepare(model, optimizer, dataloader)
     pacer = Pacer("neyman", scheduler, loss_at=loss_at.diffusers(model, scheduler)).attach(optimizer)
     accelerator.register_for_checkpointing(pacer)
