@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from small_runs import assert_same_run, newest_tensors, records_without_clock, small_run, words
 
 from stepwell.cli.main import main
+from stepwell.recipes.build import trained
 from stepwell.recipes.load import BadRecipe, load
 from stepwell.recipes.run import run_recipe
 from stepwell.recipes.start import NothingToStartFrom, digest_at, read
@@ -86,7 +87,7 @@ def test_a_resumed_run_needs_its_base_no_more(base: Path, tmp_path: Path) -> Non
     assert any("Resumed at step 3" in line for line in said)
     assert not any("starts from" in line for line in said)
     assert_same_run(whole, tmp_path / "run")
-    assert main(["evaluate", str(tmp_path / "run"), "-n", "0", "--json"]) == 0
+    assert trained(tmp_path / "run").recipe.start == str(moved), "and so does whatever reads it"
 
 
 def test_what_is_begun_with_is_told(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,7 +134,7 @@ def test_a_folder_of_diffusers_is_checked_by_its_own_words(exported: Path, tmp_p
 def test_a_network_that_differs_only_in_its_layers_is_refused(base: Path, tmp_path: Path) -> None:
     stored = checkpoint.load(checkpoint.file(base / "checkpoints", 8))
     name = next(iter(stored.tree["model"]))
-    stored.tree["model"][name] = stored.tree["ema"][0] = torch.zeros(3)
+    stored.tree["model"][name], stored.tree["ema"][0] = torch.zeros(3), torch.zeros(3)
     checkpoint.save(tmp_path, stored, keep=1)
     with pytest.raises(BadRecipe, match=f"another network: 1 tensors differ, the first is {name}"):
         small_run(tmp_path / "run", **{**PLAIN, "from": checkpoint.file(tmp_path, 8)})

@@ -1,4 +1,4 @@
-"""LoRA: adapters learn beside a frozen network, and everything after training treats the run like any other."""
+"""LoRA: adapters learn beside a frozen network, and such a run is used like any other."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from stepwell.cli.main import main
 from stepwell.models.lora import is_adapter, merged
 from stepwell.recipes.build import trained, training_of
 from stepwell.recipes.load import BadRecipe, load
+from stepwell.recipes.score import Effort, score
 from stepwell.recipes.start import read
 
 RANK = 3
@@ -97,7 +98,9 @@ def test_an_export_answers_as_the_adapted_network(adapted: Path, tmp_path: Path)
 def test_it_can_be_generated_from_scored_and_analyzed(adapted: Path, tmp_path: Path) -> None:
     out = str(tmp_path / "a.npz")
     assert main(["generate", str(adapted), "--out", out, "-n", "2", "--steps", "2"]) == 0
-    assert main(["evaluate", str(adapted), "-n", "0", "--json"]) == 0
+    found = score(trained(adapted), Effort(bits_images=2, bits_timesteps=2, generated=0))
+    last = [record for record in records_without_clock(adapted) if record["kind"] == "evaluation"][-1]
+    assert found["bands"] == last["bands"]
     gain = ["gain", str(adapted), "--strata", "2", "--rounds", "3", "--images", "2", "--json"]
     assert main(["analyze", *gain]) == 0
 

@@ -104,7 +104,8 @@ def _typed(key: str, value: Any) -> tuple[Any, str | None]:
     if float in options and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if str in options and not isinstance(value, str) and value is not None:
-        value = str(value)
+        # 5,7 was read as a tuple, and is meant as it was written.
+        value = ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
     fits = any(type(value) is option for option in options)
     names = " or ".join("none" if o is type(None) else o.__name__ for o in options)
     return value, None if fits else f"{key} must be {names}, not {value!r}"
