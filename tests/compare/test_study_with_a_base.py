@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from compare.made_runs import write_run
 from stepwell.cli.main import main
 from stepwell.compare.outcome import read_all
 from stepwell.compare.study import load_study
-from stepwell.compare.trials import base_trials, final_trials, require_sound, tuning_trials
+from stepwell.compare.trials import base_trials, chosen_rates, final_trials, require_sound, tuning_trials
 from stepwell.recipes.load import BadRecipe
 
 STUDY = """
@@ -54,6 +55,22 @@ def test_the_shipped_study_fine_tunes_whole_and_by_adapters(tmp_path: Path) -> N
     assert {trial.recipe.lora for trial in trials} == {0, 4}
     assert {trial.recipe.only_classes for trial in trials} == {"0,1,2,3,4,6"}
     assert (base.recipe.model, base.recipe.process) == (trials[0].recipe.model, trials[0].recipe.process)
+
+
+def test_each_workload_chooses_its_learning_rates(tmp_path: Path) -> None:
+    # A third of 120 steps is 40, where the curves below end.
+    study = load_study("finetune", ["methods=uniform,min-snr", "steps=120"])
+    short = tuning_trials(study, tmp_path, None)
+    assert len({trial.recipe.out for trial in short}) == len(short) == 2 * 2 * 3
+    for trial in short:
+        recipe = asdict(trial.recipe)
+        best = {"whole": 1e-3, "lora": 1.6e-2}[trial.workload]
+        curve = [3.0, 2.0, 1.5, 1.2, 0.1 if trial.recipe.lr == best else 1.0]
+        write_run(trial.places[0], curve, recipe.pop("method"), recipe.pop("seed"), **recipe)
+    chosen = chosen_rates(study, short)
+    assert chosen["whole/uniform"] == chosen["whole/min-snr"] == 1e-3
+    rates = {(trial.workload, trial.recipe.lr) for trial in final_trials(study, chosen, tmp_path, None)}
+    assert rates == {("whole", 1e-3), ("lora", 1.6e-2)}
 
 
 def test_the_base_has_what_it_does_not_say_from_the_settings(file: str, tmp_path: Path) -> None:

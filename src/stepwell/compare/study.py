@@ -16,6 +16,8 @@ from stepwell.recipes.load import BadRecipe
 
 OBJECTIVES = {"simple": "none", "bound": "vlb"}
 """Names that people use, and the weightings they mean."""
+EACH = "each"
+"""As a workload to tune on: every one of them chooses for itself."""
 EFFORT = {"generated": 1000, "reference": 12_000, "steps": 25, "bits_images": 64, "bits_timesteps": 50}
 """What a finished run is scored with, unless the study says otherwise."""
 
@@ -30,7 +32,7 @@ class Tuning:
     share: float = 0.25
     """Of the steps."""
     workload: str | None = None
-    """Where; the first by default. The others take over what was chosen there."""
+    """Where; the first by default. The others take over what was chosen there, unless it is `each`."""
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,13 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from stepwell.compare.curves import end
 from stepwell.compare.outcome import BASE, TUNING, Outcome, UnreadableRun, read
-from stepwell.compare.study import Study
+from stepwell.compare.study import EACH, Study
 from stepwell.core.errors import StepwellError
 from stepwell.recipes.load import BadRecipe, load
 from stepwell.recipes.schema import Recipe
@@ -82,28 +83,34 @@ def tuning_trials(study: Study, out: Path, records: Path | None) -> list[Trial]:
     tune, study = study.tune, _started(study, out)
     if tune is None:
         return []
-    workload = tune.workload or next(iter(study.workloads))
+    each = tune.workload == EACH
+    workloads = list(study.workloads) if each else [tune.workload or next(iter(study.workloads))]
     found = []
-    for rate in tune.lr:
-        for method in study.methods:
-            recipe = _recipe(study, workload, method, tune.seed)
-            steps = max(1, round(recipe.steps * tune.share))
-            short = replace(
-                recipe, lr=rate, steps=steps, samples=0, evaluate_every=_often(steps, TUNING_EVALUATIONS)
-            )
-            found.append(_placed(workload, short, Path(TUNING, _safe(method), f"{rate:g}"), (out, records)))
+    for workload, rate, method in product(workloads, tune.lr, study.methods):
+        recipe = _recipe(study, workload, method, tune.seed)
+        steps = max(1, round(recipe.steps * tune.share))
+        short = replace(
+            recipe, lr=rate, steps=steps, samples=0, evaluate_every=_often(steps, TUNING_EVALUATIONS)
+        )
+        folder = Path(TUNING, _safe(workload)) if each else Path(TUNING)
+        found.append(_placed(workload, short, folder / _safe(method) / f"{rate:g}", (out, records)))
     return [replace(trial, scored=False) for trial in found]
 
 
 def chosen_rates(study: Study, trials: Sequence[Trial]) -> dict[str, float]:
-    """By method, the rate whose short run ended lowest in the objective that it is judged by."""
+    """By method, the rate whose short run ended lowest in the objective that it is judged by.
+
+    By workload/method, if each workload chooses for itself.
+    """
+    each = study.tune is not None and study.tune.workload == EACH
     ends: dict[str, dict[float, float]] = {}
     for trial in trials:
         outcome = trial.outcome()
         if outcome is not None:
-            metric = study.metric_of(trial.recipe.method)
-            ends.setdefault(trial.recipe.method, {})[trial.recipe.lr] = end(outcome, metric)
-    return {method: min(rates, key=rates.__getitem__) for method, rates in ends.items()}
+            method = trial.recipe.method
+            key = f"{trial.workload}/{method}" if each else method
+            ends.setdefault(key, {})[trial.recipe.lr] = end(outcome, study.metric_of(method))
+    return {key: min(rates, key=rates.__getitem__) for key, rates in ends.items()}
 
 
 def final_trials(study: Study, rates: dict[str, float], out: Path, records: Path | None) -> list[Trial]:
@@ -116,7 +123,8 @@ def final_trials(study: Study, rates: dict[str, float], out: Path, records: Path
             shift = turn % len(study.methods)
             for method in study.methods[shift:] + study.methods[:shift]:
                 recipe = _recipe(study, workload, method, seed)
-                recipe = replace(recipe, lr=rates.get(method, recipe.lr))
+                chosen = rates.get(method, rates.get(f"{workload}/{method}", recipe.lr))
+                recipe = replace(recipe, lr=chosen)
                 place = Path(_safe(workload), _safe(method), str(seed))
                 found.append(_placed(workload, recipe, place, (out, records)))
     return found
@@ -171,7 +179,7 @@ def require_sound(study: Study) -> None:
                 mistakes |= dict.fromkeys(error.mistakes)
             except StepwellError as error:
                 mistakes[str(error)] = None
-    if study.tune is not None and (study.tune.workload or next(iter(study.workloads))) not in study.workloads:
+    if study.tune is not None and study.tune.workload not in (None, EACH, *study.workloads):
         mistakes[f"tune: {study.tune.workload!r} is not one of {', '.join(study.workloads)}"] = None
     if study.tune is not None and study.tune.seed in study.seeds:
         mistakes[f"tune: seed {study.tune.seed} is one that is reported; take another"] = None
