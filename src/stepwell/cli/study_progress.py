@@ -7,11 +7,14 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from stepwell.compare.outcome import BASE
+
 if TYPE_CHECKING:
     from stepwell.compare.pool import Event
     from stepwell.compare.trials import Trial
 
 _LINE_EVERY_SECONDS = 20.0
+_BASE, _SHORT = "run that all others start from", "short runs that choose learning rates"
 
 
 class StudyProgress:
@@ -33,7 +36,8 @@ class StudyProgress:
         self._shares, self._begun, self._ended, self._runs = {}, {}, 0, len(missing)
         self._started = self._last = time.monotonic()
         if missing and not self._quiet:
-            kind = "runs" if missing[0].scored else "short runs that choose learning rates"
+            unscored = _BASE if missing[0].workload == BASE else _SHORT
+            kind = "runs" if missing[0].scored else unscored
             self.say(f"{len(missing)} {kind} to do" + (f", {there} are there already" if there else ""))
 
     def hear(self, event: Event) -> None:
