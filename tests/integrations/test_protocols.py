@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import random
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -397,3 +398,17 @@ def test_the_loss_of_lucidrains_is_that_of_the_noise() -> None:
     assert torch.allclose(ready(images, noise, u), expected.float(), rtol=1e-3, atol=1e-5)
     with pytest.raises(Unsupported, match="denoising-diffusion-pytorch"):
         lucidrains.loss_at(network)
+
+
+def test_a_coin_of_self_conditioning_stays_the_hosts() -> None:
+    import lucidrains_protocol as theirs
+
+    class Tossing(theirs.GaussianDiffusion):
+        def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+            random.random()
+            found: Tensor = super().forward(*args, **kwargs)
+            return found
+
+    before = random.getstate()
+    lucidrains.loss_at(Tossing(Tiny()))(batch().sigmoid(), batch(1), torch.full((8,), 0.5))
+    assert random.getstate() == before

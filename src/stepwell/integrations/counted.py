@@ -15,9 +15,10 @@ def examples(pacer: Pacer, batch: int | Sequence[int] | Tensor, device: object, 
     """x0 [B, ...] if it was given; for samplers that look at no example, their number as [B, 0]."""
     if isinstance(batch, Tensor):
         return batch
-    count = batch if isinstance(batch, int) else batch[0] if len(batch) == 1 else None
-    if count is None:
-        raise InvalidParameter(f"one time is drawn for each example, [B], not a shape of {list(batch)}.")
+    shape = [batch] if isinstance(batch, int) else list(batch)
+    if len(shape) != 1:
+        raise InvalidParameter(f"one time is drawn for each example, [B], not for a shape of {shape}.")
+    count = shape[0]
     if pacer.sampler.probe is not None:
         raise InvalidParameter(
             f"{pacer.sampler!r} measures on the examples, and a number of them was given ({count}): "

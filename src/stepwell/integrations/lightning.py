@@ -36,7 +36,7 @@ class PacerCallback(Callback):
         self._places = optimizers
         self._ours: list[Any] = []
         self._stage: str | None = None
-        self._draws = 0
+        self._draws = self._logged = 0
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         self._stage = stage
@@ -65,8 +65,16 @@ class PacerCallback(Callback):
     ) -> None:
         self.pacer.eval()
         require_draws(self.pacer, self._draws, "training_step")
-        told = {f"stepwell/{name}": value for name, value in self.pacer.metrics.items() if value.numel() == 1}
-        pl_module.log_dict(told, on_step=True, on_epoch=False)
+        # To the loggers, and when they are due: log_dict would cost a small model more than the pacer does.
+        if trainer.global_step > self._logged and trainer.global_step % trainer.log_every_n_steps == 0:
+            self._logged = trainer.global_step
+            self._log(trainer)
+
+    def _log(self, trainer: Any) -> None:
+        metrics = self.pacer.metrics.items() if trainer.loggers else ()
+        told = {f"stepwell/{name}": one.item() for name, one in metrics if one.numel() == 1}
+        for logger in trainer.loggers:
+            logger.log_metrics(told, step=trainer.global_step)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         self.pacer.detach()

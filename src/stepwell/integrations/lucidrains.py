@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 from torch import Tensor
@@ -21,7 +22,7 @@ def loss_at(diffusion: Any) -> ReadyLoss:
     if not hasattr(diffusion, "num_timesteps") or not hasattr(diffusion, "alphas_cumprod"):
         raise Unsupported(
             f"{type(diffusion).__name__} has no discrete timesteps: this is for GaussianDiffusion of "
-            "denoising-diffusion-pytorch 2.3 or newer, whose forward takes times= and loss_reduction=."
+            "denoising-diffusion-pytorch, whose forward takes times= and loss_reduction= (2.3.4 does)."
         )
     process = process_from(diffusion)
     assert isinstance(process, DiscreteProcess)
@@ -30,7 +31,12 @@ def loss_at(diffusion: Any) -> ReadyLoss:
         args, kwargs = arguments(condition)
         # A copy: offset noise is added in place.
         given = {**kwargs, "noise": noise.clone(), "times": process.index(u), "loss_reduction": "none"}
-        found: PerExample = diffusion(x0, *args, **given)
+        # Self-conditioning throws its coin with Python's own generator, which torch's fork does not cover.
+        coins = random.getstate()
+        try:
+            found: PerExample = diffusion(x0, *args, **given)
+        finally:
+            random.setstate(coins)
         return found
 
     return ReadyLoss(process, diffusion.model, losses)

@@ -76,7 +76,8 @@ def pace(transport: Any, pacer: Pacer) -> Pacer:
 def time_of(transport: Any, sigma: PerExample, x1: Tensor) -> PerExample:
     """SiT's t in (0, 1), 1 is data, of a share of noise; within the interval where it trains."""
     start, end = transport.check_interval(transport.train_eps, transport.sample_eps)
-    return (start + (end - start) * (1 - sigma)).to(x1)
+    time: PerExample = start + (end - start) * (1 - sigma)
+    return time.to(x1)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ FILE = "stepwell.pt"
 """The pacer's state, in each checkpoint's folder."""
 
 
-class PacerCallback(TrainerCallback):  # type: ignore[misc]
+class PacerCallback(TrainerCallback):
     """Attaches the pacer, keeps its state in checkpoints and adds its metrics to the Trainer's logs.
 
     The turns are taken by torch's own hooks: `on_optimizer_step` also comes after steps that a gradient
@@ -92,11 +92,11 @@ class PacerCallback(TrainerCallback):  # type: ignore[misc]
         elif self.pacer.state_dict()["counter"]["step"] == 0:
             raise StateMismatch(
                 f"training goes on at step {state.global_step}, and there is no {FILE} in {folder}: write "
-                "PacerCallback(pacer, resume_from=FOLDER) with the folder of that checkpoint. Of one that has "
-                "none, load only the weights of the model and begin a new run."
+                "PacerCallback(pacer, resume_from=FOLDER) with the folder of that checkpoint. Of one "
+                "that has none, load only the weights of the model and begin a new run."
             )
 
 
 def _folder(args: TrainingArguments, state: TrainerState) -> Path:
     """Where the Trainer keeps the checkpoint of this step."""
-    return Path(args.output_dir) / f"checkpoint-{state.global_step}"
+    return Path(args.output_dir or ".") / f"checkpoint-{state.global_step}"
