@@ -17,7 +17,7 @@ from small_runs import assert_same_run, newest_tensors, records_without_clock, s
 from stepwell.cli.main import main
 from stepwell.recipes.build import trained
 from stepwell.recipes.load import BadRecipe, load
-from stepwell.recipes.run import run_recipe
+from stepwell.recipes.run import run_recipe, with_out
 from stepwell.recipes.start import NothingToStartFrom, digest_at, read
 from stepwell.train import checkpoint, loop
 
@@ -196,6 +196,11 @@ def test_the_digest_is_read_again_when_files_change(tmp_path: Path) -> None:
     assert digest_at(str(run)) != before
     with pytest.raises(NothingToStartFrom, match="Did you mean"):
         digest_at(str(tmp_path / "ran"))
+
+
+def test_the_default_place_is_not_that_of_the_base() -> None:
+    recipe = with_out(load("fashion16", ["from=runs/fashion16-uniform-0"]), "fashion16")
+    assert recipe.out == "runs/fashion16-uniform-0-from-fashion16-uniform-0"
 
 
 def test_a_run_that_learns_from_gradients_can_start_elsewhere(base: Path, tmp_path: Path) -> None:

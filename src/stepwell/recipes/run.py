@@ -137,5 +137,7 @@ def with_out(recipe: Recipe, workload: str) -> Recipe:
     if recipe.out:
         return recipe
     name = f"{Path(workload).stem}-{recipe.method}-{recipe.seed}"
+    if recipe.start:
+        name += f"-from-{Path(recipe.start).stem}"
     safe = "".join(letter if letter.isalnum() or letter in "-_.+" else "-" for letter in name)
     return replace(recipe, out=f"runs/{safe}")

@@ -25,7 +25,9 @@ class Recipe:
     batch: int = setting(64, "examples per rank and micro-batch")
     lr: float = setting(1e-3, "learning rate")
     seed: int = setting(0, "of everything random")
-    out: str = setting("", "run directory; runs/WORKLOAD-METHOD-SEED by default")
+    out: str = setting(
+        "", "run directory; by default runs/WORKLOAD-METHOD-SEED, with -from-START if it starts elsewhere"
+    )
 
     start: str = setting(
         "", "fine-tune these weights, a run, a checkpoint or an exported folder; from=... means the same"
