@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 
-def pretrained(text_encoder: nn.Module, scheduler: DDPMScheduler, steps: int = 60) -> UNet2DConditionModel:
+def pretrained(text_encoder: nn.Module, scheduler: DDPMScheduler, steps: int = 32) -> UNet2DConditionModel:
     """The base: a UNet that was trained a little on the images as they are."""
     unet, latents, texts = tiny_unet(), latents_of(images()), text_encoder(labels())
     optimizer = torch.optim.AdamW(unet.parameters(), lr=3e-3)
@@ -46,10 +46,10 @@ def main(steps: int = 200) -> Outcome:
     text_encoder, scheduler = TextEncoder(), DDPMScheduler(beta_schedule="scaled_linear")
     unet = pretrained(text_encoder, scheduler)
     unet.requires_grad_(False)
-    unet.add_adapter(LoraConfig(r=8, lora_alpha=8, target_modules=["to_q", "to_k", "to_v", "conv1", "conv2"]))
+    unet.add_adapter(LoraConfig(r=8, lora_alpha=8, target_modules=["to_q", "to_k", "to_v", "conv1"]))
     trained = [parameter for parameter in unet.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=3e-3)
-    dataloader = DataLoader(TensorDataset(-images(), labels()), batch_size=16, shuffle=True, drop_last=True)
+    dataloader = DataLoader(TensorDataset(-images(), labels()), batch_size=8, shuffle=True, drop_last=True)
     unet, optimizer, dataloader = accelerator.prepare(unet, optimizer, dataloader)
 
     before, losses = held_out_loss(unet, text_encoder, scheduler), []

@@ -14,8 +14,8 @@ HOSTS: list[Host] = [
     for host in import_module(path.stem).HOSTS
 ]
 MOST_CHANGED_LINES = 5
-FEW = 10
-"""Updates that have two of the probes in a hurried round."""
+FEW = 6
+"""Updates that have a probe: a hurried round has one in four steps."""
 
 each_host = pytest.mark.parametrize("host", HOSTS, ids=lambda host: host.name)
 
