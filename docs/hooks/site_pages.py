@@ -55,8 +55,10 @@ def _loops(loops: dict[str, str]) -> str:
 
 
 def modules() -> list[str]:
-    """Those that there are."""
-    return sorted(path.stem for path in INTEGRATIONS.glob("*.py") if path.stem != "__init__")
+    """Those that the pages of the loops name: the others are their own affair."""
+    pages = "".join(path.read_text() for path in (ROOT / "docs" / "integrations").glob("*.md"))
+    named = set(re.findall(r"stepwell\.integrations(?:\.| import )(\w+)", pages))
+    return sorted(path.stem for path in INTEGRATIONS.glob("*.py") if path.stem in named)
 
 
 def _expanded(item: Any, pages: list[str]) -> Any:

@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from pages import DOCS, PAGES, ROOT
+from pages import DOCS, PAGES, ROOT, hook
 
 pytest.importorskip("mkdocs", reason="the site needs the docs extra: pip install 'stepwell[docs]'")
 
@@ -105,3 +105,10 @@ def test_every_page_of_a_loop_is_in_the_table_of_loops(site: Path) -> None:
     page = (site / "integrations" / "index.html").read_text()
     for path in (DOCS / "integrations").glob("*.md"):
         assert path.stem == "index" or f'href="{path.stem}/"' in page, path.stem
+
+
+def test_the_reference_has_the_integrations_that_pages_name(site: Path) -> None:
+    page = (site / "reference" / "integrations" / "index.html").read_text()
+    found = hook("site_pages").modules()
+    assert {"density", "lightning", "schedule_sampler"} <= set(found)
+    assert all(f'id="stepwell.integrations.{name}"' in page for name in found)
