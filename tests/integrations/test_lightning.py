@@ -235,6 +235,10 @@ def test_mistakes_with_the_callback_are_named(tmp_path: Path) -> None:
     never = Module(draws=False)
     with pytest.raises(OutOfTurn, match=r"in training_step, take timesteps from pace = pacer\.draw"):
         trainer(never, tmp_path).fit(never, loader(3))
+    scalar = Module()
+    scalar.pacer = Pacer(Listener(), PROCESS, loss_at=lambda *given: scalar.loss_at(*given).mean())
+    with pytest.raises(InvalidParameter, match=r"one loss per example, \(4,\), not \(\)"):
+        trainer(scalar, tmp_path).fit(scalar, loader(3))
     twice = Module()
     twice.pacer.attach(twice.configure_optimizers())
     with pytest.raises(OutOfTurn, match="attached to AdamW already"):

@@ -151,6 +151,18 @@ def test_master_parameters_are_told_apart_and_explicit_turns_help() -> None:
     assert pacer.state_dict()["counter"]["step"] == 2
 
 
+def test_another_number_of_timesteps_is_noticed() -> None:
+    import guided_protocol as guided
+
+    long, short = guided.GaussianDiffusion(), guided.GaussianDiffusion()
+    short.betas, short.alphas_cumprod = short.betas[::4], short.alphas_cumprod[::4]
+    ready = stepwell.loss_at.guided_diffusion(long, Tiny())
+    with pytest.raises(
+        InvalidParameter, match=r"loss_at was made for .*timesteps=1000.* for .*timesteps=250"
+    ):
+        Pacer("neyman", short, loss_at=ready)
+
+
 def test_a_schedule_sampler_continues_where_it_was() -> None:
     def trained(steps: range, sampler: Any, diffusion: Any, network: Any, optimizer: Any) -> list[Tensor]:
         drawn = []
@@ -322,11 +334,24 @@ def test_edms_loss_is_pickled_without_its_network_and_continues() -> None:
         assert torch.equal(one, two)
 
 
+def test_the_density_leaves_edms_own() -> None:
+    import edm_loop_paced
+
+    made: list[PacedEDMLoss] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(edm_loop_paced, "LOSS", lambda: made.append(PacedEDMLoss()) or made[-1])
+        edm_loop_paced.main(88)
+    assert made[0].pacer is not None
+    u = torch.linspace(0.1, 0.9, 17)
+    moved = made[0].pacer.sampler.density(u) / made[0].process.reference.pdf(u)
+    assert float(moved.max() / moved.min()) > 1.2
+
+
 def test_mistakes_with_edms_loss_are_named() -> None:
     with pytest.raises(OutOfTurn, match=r"loss_fn\.attach\(net, optimizer\)"):
         PacedEDMLoss()(Tiny(), batch())
     loss_fn, network, optimizer = edm_loss()
-    with pytest.raises(OutOfTurn, match="attached to Adam already"):
+    with pytest.raises(OutOfTurn, match="attached already"):
         loss_fn.attach(network, optimizer)
 
 

@@ -40,7 +40,10 @@ class PacedEDMLoss:
         """Measure this network around the updates of this optimizer; once, before the loop."""
         sampler, *_, weighting, seed = self._options
         if self.pacer is not None:
-            self.pacer.attach(optimizer)
+            raise OutOfTurn(
+                "this PacedEDMLoss is attached already: call loss_fn.attach(net, optimizer) once, before the "
+                "loop; another run needs a loss of its own."
+            )
         loss_at = stepwell.loss_at.edm(network, process=self.process)
         pacer = stepwell.Pacer(sampler, self.process, weighting, loss_at=loss_at, seed=seed)
         if self._waiting is not None:
