@@ -137,3 +137,13 @@ OPTIONS: list[dict[str, Any]] = [
 def test_every_option_trains(tmp_path: Path, changes: dict[str, Any]) -> None:
     small_run(tmp_path / "run", steps=3, **changes)
     assert all(line["loss"] is not None for line in records_without_clock(tmp_path / "run") if "loss" in line)
+
+
+def test_uniform_draws_where_the_process_has_others_are_told(tmp_path: Path) -> None:
+    said: list[str] = []
+    for method, process in (("uniform", "edm"), ("reference", "edm"), ("min-snr", "edm"), ("uniform", "vp")):
+        given = words(tmp_path / f"{method}-{process}", method=method, process=process, steps=1)
+        run_recipe(load("fashion16", given), say=said.append)
+    assert [line for line in said if "method=reference" in line] == [
+        "edm has its own draws, and uniform is not them: see method=reference"
+    ]

@@ -11,11 +11,13 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
+from stepwell.core.density import Uniform
 from stepwell.core.errors import StepwellError
 from stepwell.generate.images import generate
 from stepwell.generate.writers import sheet_of
 from stepwell.recipes.build import Experiment, evaluation_of, experiment, on_cpu, plan_of, training_of
 from stepwell.recipes.launch import require_whole_networks
+from stepwell.recipes.method import resolve
 from stepwell.recipes.schema import MAY_CHANGE, Recipe
 from stepwell.runs.directory import ENVIRONMENT, RECIPE, Run, RunError
 from stepwell.runs.environment import environment
@@ -93,6 +95,9 @@ def _beginning(made: Experiment) -> Iterator[str]:
         learned = sum(size for size, learns in sizes if learns)
         frozen = sum(size for size, learns in sizes if not learns)
         yield f"adapters of rank {made.recipe.lora}: {learned:,} parameters learn, {frozen:,} are frozen"
+    drawn = resolve(made.recipe.method).sampler[0]
+    if drawn == "uniform" and not isinstance(made.process.reference, Uniform):
+        yield f"{made.recipe.process} has its own draws, and uniform is not them: see method=reference"
 
 
 def _open(out: Path, recipe: Recipe) -> Run:
