@@ -59,7 +59,7 @@ def test_methods_combine_a_sampler_and_a_weighting() -> None:
     method = resolve("logit-normal:mean=0.5,stratified=true+min-snr:gamma=3")
     assert method.sampler == ("logit-normal", {"mean": 0.5, "stratified": True})
     assert method.weighting == ("min-snr", {"gamma": 3})
-    assert resolve("p2").sampler == ("uniform", {})
+    assert resolve("p2").sampler == ("reference", {})
     assert resolve("speed").weighting == ("speed", {}), "the method is sampler and weighting"
     assert resolve("speed+none").weighting == ("none", {}), "the sampler alone"
     with pytest.raises(UnknownName, match="names two samplers"):

@@ -35,7 +35,7 @@ class Extractor:
     network: nn.Module
     prepare: Callable[[Tensor], Tensor]
     """uint8 images to the network's input."""
-    device: str = "cpu"
+    device: str | torch.device = "cpu"
 
     @property
     def title(self) -> str:
@@ -44,7 +44,7 @@ class Extractor:
             return "FID"
         return f"Fréchet distance on {self.name} features (not FID)"
 
-    def on(self, device: str) -> Extractor:
+    def on(self, device: str | torch.device) -> Extractor:
         """The same extractor, working on another device; features come back to the CPU."""
         return replace(self, network=self.network.to(device), device=device)
 
