@@ -35,6 +35,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/throughput.py
 	$(BIN)/python benchmarks/growth.py
 	$(BIN)/python benchmarks/learned_cost.py
+	$(BIN)/python benchmarks/pacer_cost.py
 	$(BIN)/python benchmarks/frechet_cost.py
 
 results: $(READY)  ## what is missing of the paper's tables (hours), and RESULTS.md from all records
