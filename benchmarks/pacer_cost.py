@@ -69,7 +69,8 @@ def main() -> None:
         print("  ".join(rows[-1]), flush=True)
     how = (
         "Time of a step over one without a pacer, in diffusers' usual loop (`small`, fashion16, "
-        f"batch {BATCH}, {THREADS} threads), interleaved as in the table of learned samplers (`benchmarks/pacer_cost.py`)."
+        f"batch {BATCH}, {THREADS} threads), interleaved as in the table of learned samplers "
+        "(`benchmarks/pacer_cost.py`)."
     )
     if given.record:
         title = "What an attached pacer costs a host"
