@@ -99,6 +99,7 @@ TARGETS = st.sampled_from([None, "vlb", "simple", "min-snr:gamma=3", "least-snr"
 
 SAMPLER_PARAMETERS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "uniform": st.just({}),
+    "reference": st.just({}),
     "logit-normal": _optional(mean=_number(-8, 8), std=_number(0.02, 8), as_published=FLAG),
     "log-normal-sigma": _optional(mean=_number(-8, 8), std=_number(0.02, 8)),
     "mode": _optional(scale=_number(-1, 1.8)),
