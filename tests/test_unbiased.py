@@ -131,7 +131,10 @@ def test_learners_keep_the_objective_once_they_have_learned(name, process, weigh
     assert_keeps_the_objective(sampler, process, weighting)
 
 
-@pytest.mark.parametrize("name", [name for name in SAMPLERS if name not in (*LEARNERS, "uniform", "reference")])
+OTHERS = [name for name in SAMPLERS if name not in (*LEARNERS, "uniform", "reference")]
+
+
+@pytest.mark.parametrize("name", OTHERS)
 def test_samplers_that_do_not_correct_change_the_objective(name):
     process, weighting = stepwell.process("linear"), stepwell.weighting("none")
     sampler = build(name, process, unbiased=False)

@@ -151,7 +151,9 @@ def test_what_probes_add() -> None:
 def example(**changes: Any) -> Cost:
     """A cost with round numbers."""
     recipe = Recipe(**{"steps": 1000, "batch": 10, "data": "PATH", "solver": "ddpm", **changes})
-    return Cost(recipe, NetworkCount(1_000_000, 1_000_000, Flops(1e9, 1e9), Flops(3e9, 3e9), 2e6), (3, 32, 32))
+    return Cost(
+        recipe, NetworkCount(1_000_000, 1_000_000, Flops(1e9, 1e9), Flops(3e9, 3e9), 2e6), (3, 32, 32)
+    )
 
 
 def test_the_arithmetic_of_a_run() -> None:
