@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 import stepwell
 from stepwell.pacer import Pacer
@@ -72,9 +71,11 @@ class Recording:
     pacers: list[Pacer] = field(default_factory=list)
     paces: list[Pace] = field(default_factory=list)
 
-    def density(self) -> Tensor:
-        """[40]: of the first pacer's sampler, now."""
-        return self.pacers[0].sampler.density(torch.linspace(0.0125, 0.9875, 40))
+    def moved(self) -> float:
+        """How far the first pacer's density is from its process's own, where it starts: mean |p - r|."""
+        u = torch.linspace(0.00125, 0.99875, 400)
+        pacer = self.pacers[0]
+        return float((pacer.sampler.density(u) - pacer.process.reference.pdf(u)).abs().mean())
 
 
 @contextmanager

@@ -36,8 +36,8 @@ def test_it_trains_and_learns_where_to_look(host: Host) -> None:
     with recorded() as kept:
         outcome = host.module(paced=True).main(host.steps)
     assert outcome.after < host.falls_to * outcome.before
-    # A density that has not moved is 1 everywhere; of draws without knowledge it stays so exactly.
-    assert kept.density().std() > 0.05
+    # Without knowledge it is the process's own density exactly.
+    assert kept.moved() > 0.05
     assert kept.pacers[0].state_dict()["counter"]["step"] == host.steps
 
 
