@@ -28,8 +28,8 @@ from stepwell.compare.trials import chosen_rates, tuning_trials
 from stepwell.recipes.files import first_words, study_files
 
 RECORDS = HERE / "records" / "runs"
-ON_LATENTS = ("table2", "table3")
-"""Studies of data and networks of their own, whose runs have records of their own."""
+APART = ("table2", "table3", "score-based", "finetune")
+"""Studies of data, networks or processes of their own, whose runs have records of their own."""
 STUDIES = ("table1", "table4", "zero-cost")
 PAPER: dict[str, dict[str, tuple[float, float]]] = {
     # Kim et al. 2025, Tables 1 to 4: FID after 0.2 M steps (Table 2: 100 epochs), and the last one told.
@@ -148,7 +148,7 @@ def main() -> None:
     settings = [word for word in words if "=" in word]
     for name in [word for word in words if "=" not in word] or STUDIES:
         study = load_study(name, settings)
-        records = RECORDS.with_name(f"runs-{name}") if name in ON_LATENTS else RECORDS
+        records = RECORDS.with_name(f"runs-{name}") if name in APART else RECORDS
         places = Places(Path("runs/results") / name, records, cores())
         if "--only-tables" in sys.argv:
             rates = chosen_rates(study, tuning_trials(study, places.out, places.records))
