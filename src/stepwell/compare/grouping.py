@@ -26,7 +26,7 @@ def group(runs: Sequence[Outcome], study: dict[str, Any]) -> Grouped:
     alone = _only_name(runs, study)
     found: Grouped = {}
     for run, key in zip(runs, keys, strict=True):
-        name = _name(dict(key), differing) or alone
+        name = _called(run, study) or _name(dict(key), differing) or alone
         found.setdefault(name, {}).setdefault(run.method, []).append(run)
     ranks = {str(method): place for place, method in enumerate(study.get("methods", ()))}
     return {
@@ -40,6 +40,17 @@ def group(runs: Sequence[Outcome], study: dict[str, Any]) -> Grouped:
 
 def _settings(run: Outcome, apart: frozenset[str]) -> tuple[tuple[str, str], ...]:
     return tuple((key, str(value)) for key, value in sorted(run.recipe.items()) if key not in apart)
+
+
+def _called(run: Outcome, study: dict[str, Any]) -> str:
+    """As its study calls it: the one workload whose settings the run has."""
+    workloads = study.get("workloads", {})
+    found = [
+        str(name)
+        for name, settings in (workloads.items() if len(workloads) > 1 else ())
+        if all(str(run.recipe.get(key)) == str(value) for key, value in settings.items() if key != "recipe")
+    ]
+    return found[0] if len(found) == 1 else ""
 
 
 def _name(settings: dict[str, str], differing: Sequence[str]) -> str:
