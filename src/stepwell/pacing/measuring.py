@@ -131,7 +131,7 @@ class Measuring:
 
 
 def _probe(spec: ProbeSpec) -> Probe:
-    # Late, as all of the probes here: sharded tensors take a second to import, and most samplers ask nothing.
+    # Late, as all of the probes here: most samplers ask nothing.
     from stepwell.probes import probe_for
 
     return probe_for(spec)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from stepwell.core.agreement import agree
 from stepwell.core.errors import InvalidParameter, Unsupported
 from stepwell.core.process import NoiseProcess
 from stepwell.core.shapes import PerExample
@@ -84,19 +85,8 @@ def statistics_kept(network: nn.Module | None) -> Iterator[None]:
 def require_agreement(process: NoiseProcess, loss_at: Any) -> None:
     """A ready-made `loss_at` knows its process: another one would measure at other noise."""
     other = getattr(loss_at, "process", None)
-    if not isinstance(other, NoiseProcess) or other is process:
-        return
-    u = torch.linspace(0.05, 0.95, 19)
-    same = process.timesteps == other.timesteps and all(
-        torch.allclose(ours, theirs, rtol=1e-3, atol=1e-5)
-        for ours, theirs in zip(_algebra(process, u), _algebra(other, u), strict=True)
-    )
-    if not same:
+    if isinstance(other, NoiseProcess) and other is not process and not agree(process, other):
         raise InvalidParameter(
             f"loss_at was made for {other!r}, the Pacer for {process!r}: give both the same scheduler (its "
             "number of timesteps, its prediction), or the Pacer loss_at.process."
         )
-
-
-def _algebra(process: NoiseProcess, u: Tensor) -> tuple[Tensor, ...]:
-    return (*process.scales(u), *process.target_mix(u))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from stepwell.core.agreement import agree
 from stepwell.core.process import NoiseProcess
 from stepwell.models.denoiser import Denoiser
 from stepwell.recipes.load import BadRecipe
@@ -54,7 +54,7 @@ def _word(value: Any) -> str:
 
 def _process(start: Start, process: NoiseProcess, recipe: Recipe) -> list[str]:
     there = start.process
-    if there is None or agree(there, process):
+    if there is None or agree(there, process, told=True):
         return []
     if spec := start.settings.get("process"):
         return [f"process={spec} there, {recipe.process} here: write process={spec}"]
@@ -62,20 +62,6 @@ def _process(start: Start, process: NoiseProcess, recipe: Recipe) -> list[str]:
     if said != ours:
         return [f"its network predicts {said}, ours {ours}: write process={recipe.process}:prediction={said}"]
     return [f"it was trained on {there!r}, and process={recipe.process} is {process!r}: give its process"]
-
-
-def agree(one: NoiseProcess, other: NoiseProcess) -> bool:
-    """Whether a network of the one process sees, is told and answers the same in the other."""
-    u = torch.linspace(0.05, 0.95, 19)
-    both = zip(_algebra(one, u), _algebra(other, u), strict=True)
-    return one.timesteps == other.timesteps and all(
-        torch.allclose(ours, theirs, rtol=1e-3, atol=1e-5) for ours, theirs in both
-    )
-
-
-def _algebra(process: NoiseProcess, u: Tensor) -> tuple[Tensor, ...]:
-    found = (*process.scales(u), *process.target_mix(u), process.input_scale(u), process.time(u))
-    return tuple(values.double() for values in found)
 
 
 def _shape(start: Start, shape: Shape) -> list[str]:
