@@ -18,7 +18,6 @@ def agree(one: NoiseProcess, other: NoiseProcess, *, told: bool = False) -> bool
 
 
 def _algebra(process: NoiseProcess, u: Tensor, told: bool) -> tuple[Tensor, ...]:
-    found = (*process.scales(u), *process.target_mix(u))
-    if told:
-        found = (*found, process.input_scale(u), process.time(u))
-    return tuple(values.double() for values in found)
+    noise = (*process.scales(u), *process.target_mix(u))
+    shown = (process.input_scale(u), process.time(u)) if told else ()
+    return tuple(values.double() for values in (*noise, *shown))
