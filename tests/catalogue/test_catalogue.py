@@ -150,3 +150,14 @@ def test_every_sampler_takes_the_shaping_keywords() -> None:
     built = stepwell.sampler("uniform", "linear", **values)
     wanted = "stratified(within[0.1, 0.9](warm_up[5](mix(shift[2](uniform), uniform, 0.1))))"
     assert repr(built) == wanted
+
+
+def test_a_process_is_taken_as_people_write_it() -> None:
+    from stepwell.catalogue.build import as_process
+
+    written = as_process("linear:timesteps=100,prediction=v")
+    built = stepwell.process("linear", timesteps=100, prediction="v")
+    u = torch.linspace(0.05, 0.95, 7)
+    assert written.timesteps == 100
+    assert all(map(torch.equal, written.target_mix(u), built.target_mix(u)))
+    assert stepwell.Pacer("uniform", "flow:shift=3").process.shift == 3

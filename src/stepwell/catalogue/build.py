@@ -65,8 +65,11 @@ def sampler(name: str, process: NoiseProcess | str | Any, **parameters: Any) -> 
 
 
 def as_process(given: NoiseProcess | str | Any) -> NoiseProcess:
-    """A process from itself, its name or a scheduler object."""
-    return process(given) if isinstance(given, str) else process_from(given)
+    """A process from itself, its name, `name:key=value,...` or a scheduler object."""
+    if not isinstance(given, str):
+        return process_from(given)
+    name, parameters = split_spec(given)
+    return process(name, **parameters)
 
 
 def _translated(entry: Entry, given: Mapping[str, Any], more: Mapping[str, str]) -> dict[str, Any]:

@@ -199,11 +199,9 @@ def require_features(study: Study) -> None:
 
 def require_metric(study: Study, method: str, recipe: Recipe) -> None:
     """The objective that a method is judged by must have a meaning on its process."""
-    from stepwell.catalogue.build import process, weighting
-    from stepwell.catalogue.find import split_spec
+    from stepwell.catalogue.build import as_process, weighting
 
-    name, given = split_spec(recipe.process)
-    made = process(name, **given)
+    made = as_process(recipe.process)
     weighting(study.metric_of(method).removeprefix("objective/"))(made, made.grid()[:1])
 
 

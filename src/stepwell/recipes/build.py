@@ -32,7 +32,6 @@ from stepwell.recipes.latents import decoder_of
 from stepwell.recipes.load import check
 from stepwell.recipes.method import resolve
 from stepwell.recipes.network import network_of as network_of
-from stepwell.recipes.network import process_of
 from stepwell.recipes.schema import Recipe
 from stepwell.recipes.start import read as read_start
 from stepwell.runs.directory import RECIPE
@@ -119,7 +118,8 @@ def experiment(recipe: Recipe, *, begin: bool = True) -> Experiment:
 def objective_of(recipe: Recipe) -> Objective:
     """Process and weighting."""
     method = resolve(recipe.method)
-    return Objective(process_of(recipe), named.weighting(method.weighting[0], **method.weighting[1]))
+    name, given = method.weighting
+    return Objective(named.as_process(recipe.process), named.weighting(name, **given))
 
 
 def on_cpu() -> bool:

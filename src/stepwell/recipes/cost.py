@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from stepwell.catalogue import build as named
-from stepwell.catalogue.find import split_spec
 from stepwell.core.probe_spec import DecreaseSpec, GradientSpec, ProbeSpec
 from stepwell.generate.solvers import CATALOGUE, solver_for
 from stepwell.models.low_resolution import Conditioning
@@ -58,8 +57,8 @@ class Cost:
     @property
     def solver(self) -> str:
         """Of generation."""
-        name, given = split_spec(self.recipe.process)
-        return solver_for(self.recipe.solver, not isinstance(named.process(name, **given), DiscreteProcess))
+        process = named.as_process(self.recipe.process)
+        return solver_for(self.recipe.solver, not isinstance(process, DiscreteProcess))
 
     @property
     def sampling(self) -> Flops:
@@ -105,9 +104,8 @@ def cost_of(recipe: Recipe, shape: Shape | None = None, *, classes: int = 0, pro
 
 def probe_work(recipe: Recipe, network: NetworkCount, processes: int) -> Flops:
     """What a sampler's measurements add to a step of one process; the policy's own network is not counted."""
-    name, given = split_spec(recipe.process)
     chosen, settings = resolve(recipe.method).sampler
-    spec = named.sampler(chosen, named.process(name, **given), **settings).probe
+    spec = named.sampler(chosen, named.as_process(recipe.process), **settings).probe
     forwards, trainings = probe_images(spec, recipe.batch, processes)
     each = 1 if spec is None else spec.every_steps
     return network.forward * (forwards / each) + network.training * (trainings / each)

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepwell.catalogue.find import canonical, split_pair, split_spec
+from stepwell.catalogue.find import canonical, split_pair
 from stepwell.core.errors import StepwellError, unknown
 from stepwell.generate.solvers import CONTINUOUS, DISCRETE, SOLVERS, solver_for
 from stepwell.models.entries import MODELS
@@ -222,8 +222,7 @@ def _names(recipe: Recipe) -> list[str]:
 
     found, process = [], None
     try:
-        name, given = split_spec(recipe.process)
-        process = build.process(name, **given)
+        process = build.as_process(recipe.process)
         found += _solver(recipe, process)
     except StepwellError as error:
         found.append(str(error))

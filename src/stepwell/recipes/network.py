@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from stepwell.catalogue import build as named
-from stepwell.catalogue.find import split_spec
+from stepwell.catalogue.build import as_process
 from stepwell.core.errors import StepwellError
-from stepwell.core.process import NoiseProcess
 from stepwell.core.random import stream_key
 from stepwell.data.source import DataSet
 from stepwell.models import lora
@@ -37,18 +35,12 @@ def network_of(recipe: Recipe, data: DataSet, start: Start | None = None) -> Den
         dropout=recipe.dropout,
     )
     if start is not None:
-        require_fit(start, recipe, denoiser, process_of(recipe), shape)
+        require_fit(start, recipe, denoiser, as_process(recipe.process), shape)
         denoiser.load_state_dict(start.tensors)
     if recipe.lora:
         torch.manual_seed(stream_key(recipe.seed, "adapters"))
         lora.inject(denoiser.network, recipe.lora)
     return denoiser
-
-
-def process_of(recipe: Recipe) -> NoiseProcess:
-    """The noise process."""
-    name, given = split_spec(recipe.process)
-    return named.process(name, **given)
 
 
 def _classes(recipe: Recipe, data: DataSet) -> int:

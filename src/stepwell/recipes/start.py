@@ -11,8 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from stepwell.catalogue import build as named
-from stepwell.catalogue.find import split_spec
+from stepwell.catalogue.build import as_process
 from stepwell.core.errors import StepwellError
 from stepwell.core.process import NoiseProcess
 from stepwell.generate.identity import digest_of
@@ -78,7 +77,7 @@ def _from_checkpoint(path: Path, run: Path, found: checkpoint.Checkpoint) -> Sta
         f"{path}, averaged weights after step {found.info['step']}",
         merged(averaged(path, found.tree)),
         settings,
-        process=None if spec is None else _process(str(spec)),
+        process=None if spec is None else as_process(str(spec)),
         shape=None if shape is None else (shape[0], shape[1], shape[2]),
     )
 
@@ -100,11 +99,6 @@ def _settings(run: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise NothingToStartFrom(f"{run / RECIPE} cannot be read: {error}.") from None
     return found if isinstance(found, dict) else {}
-
-
-def _process(spec: str) -> NoiseProcess:
-    name, given = split_spec(spec)
-    return named.process(name, **given)
 
 
 def _from_pipeline(path: Path) -> Start:

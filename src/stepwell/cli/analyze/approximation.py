@@ -19,8 +19,6 @@ from stepwell.runs.finite import finite
 if TYPE_CHECKING:
     from stepwell.analyze.approximation import Approximation, Fit
     from stepwell.analyze.jackknife import Estimate
-    from stepwell.core.process import NoiseProcess
-    from stepwell.recipes.schema import Recipe
 
 _EXAMPLES = """examples:
   stepwell analyze approximation runs/fashion16-uniform-0
@@ -80,9 +78,10 @@ def run(options: argparse.Namespace) -> None:
     figure.check(options.save)
     from stepwell.analyze.approximation import Split, approximation
     from stepwell.analyze.decreases import Measured, decreases, require_target
+    from stepwell.catalogue.build import as_process
 
     split = Split(options.queue, options.scored, options.repeats)
-    process = _process(recipe_of(options.what, options.settings))
+    process = as_process(recipe_of(options.what, options.settings).process)
     require_target(process, options.target)
     measured = Measured(options.target, options.grid)
     times = measured.grid(process)
@@ -107,14 +106,6 @@ def run(options: argparse.Namespace) -> None:
     print(_report(found))
     if options.save is not None:
         print(f"\nSaved {options.save}")
-
-
-def _process(recipe: Recipe) -> NoiseProcess:
-    from stepwell.catalogue import build
-    from stepwell.catalogue.find import split_spec
-
-    name, given = split_spec(recipe.process)
-    return build.process(name, **given)
 
 
 def _report(found: Approximation) -> str:

@@ -72,12 +72,10 @@ def run(options: argparse.Namespace) -> None:
 def _of_run(what: str) -> Densities:
     from stepwell.analyze.densities import of_run
     from stepwell.catalogue import build
-    from stepwell.catalogue.find import split_spec
     from stepwell.recipes.method import resolve
 
     recipe = recipe_of(what)
-    name, given = split_spec(recipe.process)
-    process, method = build.process(name, **given), resolve(recipe.method)
+    process, method = build.as_process(recipe.process), resolve(recipe.method)
     sampler = build.sampler(method.sampler[0], process, **method.sampler[1])
     return of_run(f"{what} ({recipe.method} on {recipe.process})", Path(what), sampler, process)
 
@@ -85,11 +83,9 @@ def _of_run(what: str) -> Densities:
 def _of_method(what: str, over: str) -> Densities:
     from stepwell.analyze.densities import of_method
     from stepwell.catalogue import build
-    from stepwell.catalogue.find import split_spec
     from stepwell.recipes.method import resolve
 
-    name, given = split_spec(over)
-    process = build.process(name, **given)
+    process = build.as_process(over)
     try:
         method = resolve(what)
     except UnknownName as error:

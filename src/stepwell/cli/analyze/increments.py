@@ -57,12 +57,8 @@ def run(options: argparse.Namespace) -> None:
     figure.check(options.save)
     from stepwell.analyze.process_increments import process_increments
     from stepwell.catalogue import build
-    from stepwell.catalogue.find import split_spec
 
-    found = []
-    for what in options.what:
-        name, given = split_spec(what)
-        found.append(process_increments(what, build.process(name, **given), options.converged))
+    found = [process_increments(what, build.as_process(what), options.converged) for what in options.what]
     if options.save is not None:
         _draw(found, options.save)
     if options.json:
