@@ -15,7 +15,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from stepwell.core.group import Alone
+from stepwell.core.ranks import Alone
 from stepwell.evaluate.compare_sets import Reading, compare, side
 from stepwell.evaluate.extractors import extractor
 from stepwell.generate.to_disk import Task, write_images

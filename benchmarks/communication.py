@@ -29,7 +29,7 @@ from torch import Tensor, multiprocessing, nn
 from torch import distributed as dist
 
 import stepwell
-from stepwell.core.group import Distributed
+from stepwell.core.ranks import Distributed
 from stepwell.core.tick import Tick
 from stepwell.objective import Objective
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from scipy.linalg import sqrtm
 
-from stepwell.evaluate.frechet import Moments, frechet_distance
+from stepwell.evaluate.distances import Moments, frechet_distance
 
 DIMENSIONS, SAMPLES = 2048, 5000
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from stepwell.evaluate.features import FILE, FashionFeatures, load_features
+from stepwell.evaluate.extractors import FILE, FashionFeatures, load_features
 
 PACKAGE = Path(__file__).parent.parent / "src" / "stepwell"
 EPOCHS, BATCH, RATE, DECAY, SMOOTHING = 40, 128, 4e-3, 0.05, 0.1

@@ -83,7 +83,7 @@ class Lucidrains:
         from denoising_diffusion_pytorch import GaussianDiffusion, Trainer
 
         from stepwell.data.load import load
-        from stepwell.generate.grid import save_images
+        from stepwell.generate.super_resolution import save_images
         from stepwell.models.build import build
 
         save_images(load("fashion16").train.fetch(torch.arange(3000)), folder / "images")

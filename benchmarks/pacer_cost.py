@@ -19,7 +19,7 @@ from stepwell.analyze.step_cost import Stepped, timed
 from stepwell.core.tick import Tick
 from stepwell.data.fashion16 import read
 from stepwell.data.options import Options
-from stepwell.models.task import Task
+from stepwell.models.denoiser import Task
 from stepwell.models.unet import network
 
 METHODS = ("neyman", "alignment", "loss-ema", "logit-normal")

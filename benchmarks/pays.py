@@ -21,9 +21,8 @@ from typing import Any
 
 from results import HERE, keep
 
-from stepwell.compare.curves import end, time_ratio
-from stepwell.compare.outcome import Outcome
-from stepwell.compare.score import Ratio, paired
+from stepwell.compare.results import Outcome
+from stepwell.compare.stats import Ratio, end, paired, time_ratio
 
 RECORDS = HERE / "records" / "pays"
 BOUND = "objective/vlb"

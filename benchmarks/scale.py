@@ -12,10 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from stepwell.compare.study import Study, load_study
-from stepwell.recipes.cost import Cost, cost_of, probe_work
-from stepwell.recipes.gpus import GPUS, Gpu
+from stepwell.recipes.cost import GPUS, Cost, Gpu, cost_of, probe_work
 from stepwell.recipes.load import load
-from stepwell.recipes.on_paper import Flops
+from stepwell.recipes.meta_flops import Flops
 
 EVALUATIONS = {"linear": 5, "cosine": 3, "quadratic": 4, "celebahq": 2, "imagenet": 5}
 """FIDs a run, by workload: the columns of the paper's tables."""

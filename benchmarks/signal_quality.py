@@ -14,13 +14,12 @@ from results import keep
 from torch import Tensor
 
 from stepwell.catalogue.build import weighting_of
-from stepwell.core.group import Alone
+from stepwell.core.ranks import Alone
 from stepwell.core.tick import Tick
 from stepwell.data.source import to_unit
 from stepwell.models.denoiser import Condition
 from stepwell.pacer import Pacer
-from stepwell.probes.gradients import gradients_of
-from stepwell.probes.sketch import Sketch
+from stepwell.probes.gradients import Sketch, gradients_of
 from stepwell.probes.view import Surroundings, Watched
 from stepwell.recipes.build import experiment, training_of
 from stepwell.recipes.load import load

@@ -16,16 +16,16 @@ from pathlib import Path
 from results import HERE, keep
 from results import main as rewrite_results
 
-from stepwell.cli.study_progress import StudyProgress
-from stepwell.compare.judge import Judgement
+from stepwell.cli.progress import StudyProgress
 from stepwell.compare.pool import cores
 from stepwell.compare.run_study import Places, outcomes, run_study, summary_of
-from stepwell.compare.score import Ratio
+from stepwell.compare.stats import Ratio
 from stepwell.compare.study import Study, Tuning, load_study
-from stepwell.compare.summarise import judgements_of
-from stepwell.compare.summary import Summary
+from stepwell.compare.summary import judgements_of
 from stepwell.compare.trials import chosen_rates, tuning_trials
-from stepwell.recipes.files import first_words, study_files
+from stepwell.compare.verdict import Judgement
+from stepwell.compare.views import Summary
+from stepwell.recipes.method import first_words, study_files
 
 RECORDS = HERE / "records" / "runs"
 APART = ("table2", "table3", "score-based", "finetune")

@@ -24,10 +24,9 @@ from stepwell.data.source import to_unit
 from stepwell.models.build import build
 from stepwell.recipes.build import experiment, plan_of, training_of
 from stepwell.recipes.load import load
-from stepwell.runs.clock import Clock
 from stepwell.runs.directory import Run
-from stepwell.train.duties import Duties
-from stepwell.train.plan import Hooks, Position
+from stepwell.train.clock import Clock
+from stepwell.train.duties import Duties, Hooks, Position
 from stepwell.train.step import train_step
 
 RECORD_EVERY = 50

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from stepwell import NoiseProcess
 from stepwell.core.density import centres
-from stepwell.core.shapes import per_example
+from stepwell.core.tensors import per_example
 
 
 def optimal_x0(process: NoiseProcess, xt: Tensor, u: Tensor, std: float) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from stepwell.core.feedback import DecreaseSignal, Feedback, GradientSignal, Signal
-from stepwell.core.probe_spec import DecreaseSpec, GradientSpec, ProbeSpec
+from stepwell.core.probe import DecreaseSpec, GradientSpec, ProbeSpec
 from stepwell.core.sampler import Draw, TimestepSampler
 from stepwell.core.tick import Tick
 

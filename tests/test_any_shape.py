@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import stepwell
-from stepwell.catalogue.entries import SAMPLERS
+from stepwell.catalogue.find import SAMPLERS
 from stepwell.core.condition import leaves
 from stepwell.pacer import Pacer
 

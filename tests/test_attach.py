@@ -12,10 +12,10 @@ from torch import Tensor, nn
 import stepwell
 from stepwell.core.errors import InvalidParameter, Unsupported
 from stepwell.core.feedback import Feedback
-from stepwell.core.probe_spec import DecreaseSpec, GradientSpec
+from stepwell.core.probe import DecreaseSpec, GradientSpec
 from stepwell.core.sampler import Metrics
 from stepwell.pacer import OutOfTurn, Pacer
-from stepwell.pacing import counter
+from stepwell.pacer import window as counter
 from stepwell.samplers.static import Static
 
 PROCESS = stepwell.process("linear")

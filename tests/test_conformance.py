@@ -19,13 +19,12 @@ from synthetic import START, cell_borders, cell_masses, lesson, profile, steps_o
 from torch import Tensor
 
 import stepwell
-from stepwell.catalogue.entries import SAMPLERS
 from stepwell.catalogue.entry import Entry
-from stepwell.catalogue.find import find
+from stepwell.catalogue.find import SAMPLERS, find
 from stepwell.core.density import Uniform, edges
 from stepwell.core.errors import StateMismatch
 from stepwell.core.feedback import Feedback
-from stepwell.core.probe_spec import GradientSpec
+from stepwell.core.probe import GradientSpec
 from stepwell.core.sampler import Draw, Metrics, State, TimestepSampler
 from stepwell.core.tick import Tick
 from stepwell.samplers.static import Static

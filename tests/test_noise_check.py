@@ -18,10 +18,10 @@ from torch.nn.parallel import DistributedDataParallel
 import stepwell
 from stepwell.core.errors import InvalidParameter
 from stepwell.core.process import NoiseProcess
-from stepwell.core.shapes import per_example
+from stepwell.core.tensors import per_example
 from stepwell.pacer import Pacer
-from stepwell.pacing.noise_check import mix
-from stepwell.pacing.watch import WatchedLoss
+from stepwell.pacer.input_check import mix
+from stepwell.pacer.probe_loop import WatchedLoss
 
 SHAPE = (16, 2, 4, 4)
 PROCESSES = {

@@ -12,7 +12,7 @@ from torch import Tensor
 import stepwell
 from stepwell.core.errors import InvalidParameter, Unsupported
 from stepwell.core.feedback import Feedback
-from stepwell.core.probe_spec import GradientSpec
+from stepwell.core.probe import GradientSpec
 from stepwell.core.sampler import Draw, Metrics, TimestepSampler
 from stepwell.core.tick import Tick
 from stepwell.pacer import OutOfTurn, Pacer

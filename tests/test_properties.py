@@ -17,11 +17,11 @@ from synthetic import cell_borders, cell_masses, feedback, teach
 from torch import Tensor
 
 import stepwell
-from stepwell.catalogue.entries import ENTRIES
 from stepwell.catalogue.entry import Entry
+from stepwell.catalogue.find import ENTRIES
 from stepwell.core.density import edges
 from stepwell.core.errors import InvalidParameter, StepwellError, UnknownName, Unsupported
-from stepwell.core.probe_spec import GradientSpec
+from stepwell.core.probe import GradientSpec
 from stepwell.core.process import NoiseProcess
 from stepwell.core.sampler import TimestepSampler
 from stepwell.core.tick import Tick

@@ -12,7 +12,7 @@ PROJECT = Path(__file__).parent.parent
 
 EXERCISE = """
 import stepwell, torch
-from stepwell.catalogue.entries import PROCESSES, SAMPLERS, WEIGHTINGS
+from stepwell.catalogue.find import PROCESSES, SAMPLERS, WEIGHTINGS
 from stepwell.core.errors import Unsupported
 for p in PROCESSES:
     process = stepwell.process(p.name)

@@ -12,9 +12,9 @@ from published import MASTER_TIMESTEPS, SCHEDULES, SPEED_TIMESTEPS, assert_print
 import stepwell
 from stepwell.core.density import Uniform, edges, rounded
 from stepwell.core.errors import InvalidParameter
-from stepwell.core.special import beta_cdf
 from stepwell.processes import schedules
 from stepwell.samplers import speed
+from stepwell.samplers.static import beta_cdf
 
 SIX = 6
 BETAS = {"linear": schedules.linear, "cosine": schedules.cosine, "quadratic": schedules.quadratic}

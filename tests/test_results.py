@@ -6,7 +6,7 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-from stepwell.compare.score import paired
+from stepwell.compare.stats import paired
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 

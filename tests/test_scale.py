@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from stepwell.compare.study import load_study
-from stepwell.core.group import Alone
+from stepwell.core.ranks import Alone
 
 ROOT = Path(__file__).parent.parent
 

@@ -14,8 +14,8 @@ from mkdocs.structure.files import File, Files
 from mkdocs.utils.meta import get_data
 from recorded_rows import STUDY, rows_about
 
-from stepwell.catalogue.entries import SAMPLERS, SHAPING, WEIGHTINGS
 from stepwell.catalogue.entry import Entry, Parameter
+from stepwell.catalogue.find import SAMPLERS, SHAPING, WEIGHTINGS
 
 DOCS = Path(__file__).parents[1]
 FOLDERS = {"sampler": "samplers", "weighting": "weightings"}

@@ -57,7 +57,7 @@ def _recorded(runs: list[str], path: Path) -> None:
 
 
 def _formula(kind: str, name: str, meta: Mapping[str, Any], path: Path) -> None:
-    from stepwell.cli.picture import save
+    from stepwell.cli.chart import save
     from stepwell.cli.profile import profile
 
     words = [word for word in str(meta.get("show", "")).split() if "=" in word]

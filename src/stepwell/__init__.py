@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from stepwell.core.feedback import Signal as Signal
     from stepwell.core.increments import areas as areas
     from stepwell.core.increments import increments as increments
-    from stepwell.core.probe_spec import ProbeSpec as ProbeSpec
+    from stepwell.core.probe import ProbeSpec as ProbeSpec
     from stepwell.core.process import NoiseProcess as NoiseProcess
     from stepwell.core.sampler import Draw as Draw
     from stepwell.core.sampler import TimestepSampler as TimestepSampler
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from stepwell.pacer import Pacer as Pacer
     from stepwell.processes.prediction import convert as convert
     from stepwell.processes.scheduler import process_from as process_from
-    from stepwell.samplers.mix import mix as mix
-    from stepwell.samplers.stratified import stratified as stratified
-    from stepwell.samplers.unbiased import unbiased as unbiased
-    from stepwell.samplers.warm_up import warm_up as warm_up
+    from stepwell.samplers.combinators import mix as mix
+    from stepwell.samplers.combinators import stratified as stratified
+    from stepwell.samplers.combinators import unbiased as unbiased
+    from stepwell.samplers.combinators import warm_up as warm_up
     from stepwell.samplers.warped import shift as shift
     from stepwell.samplers.warped import within as within
     from stepwell.weightings import Weighting as Weighting
@@ -44,7 +44,7 @@ _HOMES = {
     "NoiseProcess": "core.process",
     "Objective": "objective",
     "Pacer": "pacer",
-    "ProbeSpec": "core.probe_spec",
+    "ProbeSpec": "core.probe",
     "Signal": "core.feedback",
     "StepwellError": "core.errors",
     "Tick": "core.tick",
@@ -53,15 +53,15 @@ _HOMES = {
     "areas": "core.increments",
     "convert": "processes.prediction",
     "increments": "core.increments",
-    "mix": "samplers.mix",
+    "mix": "samplers.combinators",
     "pmf": "core.sampler",
     "process": "catalogue.build",
     "process_from": "processes.scheduler",
     "sampler": "catalogue.build",
     "shift": "samplers.warped",
-    "stratified": "samplers.stratified",
-    "unbiased": "samplers.unbiased",
-    "warm_up": "samplers.warm_up",
+    "stratified": "samplers.combinators",
+    "unbiased": "samplers.combinators",
+    "warm_up": "samplers.combinators",
     "weighting": "catalogue.build",
     "within": "samplers.warped",
 }

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from stepwell.core import require
-from stepwell.core.lookup import Lookup, precise
-from stepwell.core.shapes import PerExample, per_example
+from stepwell.core.tensors import Lookup, PerExample, per_example, precise
 from stepwell.processes.discrete import BOUNDS, DiscreteProcess
 
 VARIANCES = tuple(BOUNDS)

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from stepwell.core.errors import InvalidParameter, Unsupported
 from stepwell.core.process import NoiseProcess
-from stepwell.core.shapes import PerExample, per_example
+from stepwell.core.tensors import PerExample, per_example
 from stepwell.objective import Objective
 from stepwell.processes.discrete import DiscreteProcess
 from stepwell.processes.edm import EdmProcess

@@ -14,7 +14,7 @@ from stepwell.bound import learned_variance_bound
 from stepwell.core.density import Density
 from stepwell.core.errors import InvalidParameter
 from stepwell.core.process import NoiseProcess
-from stepwell.core.shapes import PerExample
+from stepwell.core.tensors import PerExample
 from stepwell.processes.discrete import DiscreteProcess
 from stepwell.weightings import Unweighted, Weighting
 

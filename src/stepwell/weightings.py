@@ -17,9 +17,8 @@ from torch import Tensor
 from stepwell.core import require
 from stepwell.core.errors import Unsupported
 from stepwell.core.increments import areas
-from stepwell.core.lookup import Lookup, precise
 from stepwell.core.process import NoiseProcess
-from stepwell.core.shapes import PerExample
+from stepwell.core.tensors import Lookup, PerExample, precise
 
 _LEAST_SNR = 1e-9
 """Where a weight grows without bound as the signal vanishes, it stops here: zero SNR has a weight too."""

@@ -12,14 +12,13 @@ from torch import Tensor
 
 import stepwell
 from stepwell.analyze.gain import Gain, gain_of
-from stepwell.analyze.gradients import Effort
-from stepwell.analyze.jackknife import Estimate, jackknife, t_quantile
+from stepwell.analyze.gradients import Effort, Estimate, jackknife, t_quantile
 from stepwell.catalogue.build import weighting_of
 from stepwell.core.errors import InvalidParameter, NonFiniteLoss
 from stepwell.core.tick import Tick
 from stepwell.objective import Objective
 from stepwell.probes.view import Watched
-from stepwell.samplers.strata import strata_spec
+from stepwell.samplers.gradients import strata_spec
 
 SIZE = 2048
 """Coordinates: a stratum's variance is then known to sqrt(2 / (SIZE x rounds)), under 2 %."""

@@ -25,7 +25,7 @@ from stepwell.objective import Objective
 from stepwell.pacer import Pacer
 from stepwell.probes.view import Watched
 from stepwell.train.ema import Ema
-from stepwell.train.schedule import Warmup
+from stepwell.train.learning_rate import Warmup
 from stepwell.train.step import Training
 
 PROCESS = stepwell.process("linear")

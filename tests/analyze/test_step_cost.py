@@ -16,7 +16,7 @@ from stepwell.analyze.step_cost import (
     timed,
 )
 from stepwell.core.errors import InvalidParameter
-from stepwell.core.probe_spec import DecreaseSpec, GradientSpec, ProbeSpec
+from stepwell.core.probe import DecreaseSpec, GradientSpec, ProbeSpec
 
 SPEC = DecreaseSpec(40, subset=(0.1, 0.5, 0.9), grid=tuple(k / 1000 for k in range(1000)))
 

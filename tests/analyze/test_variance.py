@@ -16,15 +16,14 @@ from scipy import stats
 from torch import Tensor
 
 import stepwell
-from stepwell.analyze.gradients import Effort
-from stepwell.analyze.jackknife import Estimate
+from stepwell.analyze.gradients import Effort, Estimate
 from stepwell.analyze.variance import Variance, objectives, variance_of
 from stepwell.catalogue.build import weighting_of
 from stepwell.core.errors import UnknownName
 from stepwell.core.tick import Tick
 from stepwell.objective import Objective
 from stepwell.probes.view import Watched
-from stepwell.samplers.strata import strata_spec
+from stepwell.samplers.gradients import strata_spec
 
 PROCESS = stepwell.process("linear")
 STD, GAIN, IMAGES = 0.5, 0.6, 4

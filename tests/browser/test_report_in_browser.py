@@ -10,7 +10,7 @@ import pytest
 from chromium import choose, chromium, complaints, open_page, paths, requests, screen
 from compare.summaries import METHODS, good, hostile
 
-from stepwell.compare.report.render import render
+from stepwell.compare.report.page import render
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 from chromium import choose, chromium, complaints, open_page, paths, requests, screen, until
 from compare.summaries import growing
 
-from stepwell.compare.summary import Summary
+from stepwell.compare.views import Summary
 from stepwell.compare.watch import Live, Server
 from stepwell.core.errors import StepwellError
 

@@ -10,8 +10,8 @@ import torch
 
 import stepwell
 from stepwell.catalogue import find as finding
-from stepwell.catalogue.entries import ENTRIES, SHAPING
 from stepwell.catalogue.entry import Entry
+from stepwell.catalogue.find import ENTRIES, SHAPING
 from stepwell.core.errors import InvalidParameter, UnknownName, Unsupported
 from stepwell.core.process import NoiseProcess
 from stepwell.core.sampler import TimestepSampler

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from stepwell.analyze.gain import Gain
-from stepwell.analyze.jackknife import Estimate
+from stepwell.analyze.gradients import Estimate
 from stepwell.cli.analyze import gain as subject
 from stepwell.cli.main import main, parser
 

@@ -117,7 +117,7 @@ def test_an_unfinished_cache_is_told_with_the_command_that_finishes_it(
     def stop(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("stepwell.data.latent_shards.write", stop)
+    monkeypatch.setattr("stepwell.data.latent_cache.write", stop)
     with pytest.raises(KeyboardInterrupt):
         main(encode(home, out="half"))
     monkeypatch.undo()

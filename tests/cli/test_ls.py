@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from stepwell.catalogue.entries import ENTRIES
+from stepwell.catalogue.find import ENTRIES
 from stepwell.cli.main import main
 from stepwell.models.entries import MODELS
-from stepwell.recipes.files import method_files, study_files, workload_files
+from stepwell.recipes.method import method_files, study_files, workload_files
 
 
 def test_everything_is_listed_with_its_paper(capsys: pytest.CaptureFixture[str]) -> None:

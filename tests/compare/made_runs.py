@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from stepwell.compare.outcome import Outcome
+from stepwell.compare.results import Outcome
 from stepwell.recipes.schema import Recipe
 
 SECONDS_PER_STEP = 0.5

@@ -8,7 +8,7 @@ import struct
 import zlib
 from dataclasses import replace
 
-from stepwell.compare.summary import (
+from stepwell.compare.views import (
     Heat,
     LeftOut,
     MethodView,

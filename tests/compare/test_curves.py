@@ -7,7 +7,7 @@ import math
 import pytest
 from compare.made_runs import outcome
 
-from stepwell.compare.curves import area_ratio, end, end_ratio, reached, smoothed, time_ratio
+from stepwell.compare.stats import area_ratio, end, end_ratio, reached, smoothed, time_ratio
 
 SIMPLE = "objective/none"
 

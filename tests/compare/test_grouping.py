@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from stepwell.compare.grouping import group
-from stepwell.compare.outcome import Outcome
+from stepwell.compare.results import Outcome, group
 
 
 def run(**recipe: Any) -> Outcome:

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 from compare.made_runs import evaluations, write_run
 
-from stepwell.compare.outcome import UnreadableRun, read, read_all
-from stepwell.compare.record import write_record
-from stepwell.compare.summarise import summarise
+from stepwell.compare.results import UnreadableRun, read, read_all, write_record
+from stepwell.compare.summary import summarise
 
 
 def test_a_run_is_read(tmp_path: Path) -> None:

@@ -14,10 +14,10 @@ from compare.summaries import good, hostile
 from train.small_runs import small_run
 
 from stepwell.cli.main import main
-from stepwell.compare.curves import smoothed
 from stepwell.compare.report.data import OCTAVES, chart_data, embedded
-from stepwell.compare.report.render import render
-from stepwell.compare.summary import Heat, Sheet, Summary, Table
+from stepwell.compare.report.page import render
+from stepwell.compare.stats import smoothed
+from stepwell.compare.views import Heat, Sheet, Summary, Table
 
 BAD = (
     "<script>alert(1)</script>",

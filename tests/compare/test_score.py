@@ -9,10 +9,9 @@ import pytest
 from compare.made_runs import outcome
 from scipy import stats
 
-from stepwell.compare.judge import Judgement, judge
-from stepwell.compare.outcome import Outcome
-from stepwell.compare.score import BOOTSTRAP_SEEDS, geometric_mean, holm, paired, profile
-from stepwell.compare.verdict import verdict
+from stepwell.compare.results import Outcome
+from stepwell.compare.stats import BOOTSTRAP_SEEDS, geometric_mean, holm, paired, profile
+from stepwell.compare.verdict import Judgement, judge, verdict
 
 SIMPLE = "objective/none"
 

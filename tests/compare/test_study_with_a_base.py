@@ -10,7 +10,7 @@ import pytest
 from compare.made_runs import write_run
 
 from stepwell.cli.main import main
-from stepwell.compare.outcome import read_all
+from stepwell.compare.results import read_all
 from stepwell.compare.study import load_study
 from stepwell.compare.trials import base_trials, chosen_rates, final_trials, require_sound, tuning_trials
 from stepwell.recipes.load import BadRecipe

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from compare.made_runs import study_of, write_run
 
-from stepwell.compare.summarise import summarise
+from stepwell.compare.summary import summarise
 from stepwell.core.errors import StepwellError
 
 

@@ -20,8 +20,8 @@ import pytest
 from compare.summaries import growing
 
 from stepwell.cli.main import main
-from stepwell.compare.summarise import summarise
-from stepwell.compare.summary import Summary
+from stepwell.compare.summary import summarise
+from stepwell.compare.views import Summary
 from stepwell.compare.watch import Live, Server
 
 RECIPE = {"method": "uniform", "seed": 0, "steps": 30, "data": "fashion16", "lr": 0.001}

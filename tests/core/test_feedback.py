@@ -12,12 +12,11 @@ import stepwell
 from stepwell.core.density import Density, Table, Uniform
 from stepwell.core.errors import InvalidParameter
 from stepwell.core.feedback import Feedback, GradientSignal
-from stepwell.core.group import Alone
-from stepwell.core.probe_spec import DecreaseSpec, GradientSpec
+from stepwell.core.probe import DecreaseSpec, GradientSpec
+from stepwell.core.ranks import Alone
 from stepwell.core.sampler import Metrics, State, TimestepSampler, matching
 from stepwell.core.tick import Tick
-from stepwell.samplers.one_density import OneDensity
-from stepwell.samplers.static import Static
+from stepwell.samplers.static import OneDensity, Static
 
 LINEAR = stepwell.process("linear")
 UNIFORM = Static(Uniform(), "uniform")

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 import stepwell
 from stepwell.core.errors import Unsupported
 from stepwell.core.feedback import DecreaseSignal, Feedback
-from stepwell.core.group import Alone, Distributed, worker_group
+from stepwell.core.ranks import Alone, Distributed, worker_group
 from stepwell.core.tick import Tick
 
 WORLD, BATCH = 2, 8

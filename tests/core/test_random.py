@@ -11,7 +11,7 @@ from odds import assert_follows_masses, assert_uniform
 from scipy import stats
 from torch import Tensor
 
-from stepwell.core.random import stream_key, uniforms
+from stepwell.core.tick import stream_key, uniforms
 
 RATE = 1e-6
 WORD = (1 << 64) - 1

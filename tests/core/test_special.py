@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy import special
 
-from stepwell.core.special import beta_cdf, log_beta
+from stepwell.samplers.static import beta_cdf, log_beta
 
 SHAPES = (1e-5, 0.1, 0.5, 0.9740869842, 1.0, 2.0, 20.0, 1000.0)
 INNER = torch.cat(

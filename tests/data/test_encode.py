@@ -13,13 +13,12 @@ from torch import multiprocessing
 from torch.nn import functional as F
 
 from stepwell.core.errors import InvalidParameter
-from stepwell.data import latent_manifest
-from stepwell.data.encode import encode
-from stepwell.data.latent_manifest import Manifest
-from stepwell.data.latent_plan import Storage, plan_of
+from stepwell.data import latent_cache as latent_manifest
+from stepwell.data.encode import Storage, encode, plan_of
+from stepwell.data.latent_cache import Manifest
 from stepwell.data.load import load
 from stepwell.data.source import BadData, DataSet, InMemory, split, to_unit
-from stepwell.runs import whole
+from stepwell.runs import io as whole
 
 COUNT, SHARD, BATCH = 50, 8, 3
 """45 to train on make six shards of three batches (the last of two), 5 held out one of two."""
@@ -218,7 +217,7 @@ def test_a_full_disk_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.
             raise OSError(28, "No space left on device")
         real(path, body)
 
-    monkeypatch.setattr("stepwell.data.latent_shards.write_whole", full)
+    monkeypatch.setattr("stepwell.data.latent_cache.write_whole", full)
     with pytest.raises(BadData, match=r"No space left on device.*finished shards are kept"):
         make(tmp_path)
     monkeypatch.undo()

@@ -12,8 +12,7 @@ from scipy import stats
 
 from stepwell.core.tick import Tick
 from stepwell.data.batches import Batches
-from stepwell.data.encode import encode
-from stepwell.data.latent_plan import Storage, plan_of
+from stepwell.data.encode import Storage, encode, plan_of
 from stepwell.data.latents import LatentSource
 from stepwell.data.load import load
 from stepwell.data.source import BadData, DataSet, InMemory, LatentOrigin, split

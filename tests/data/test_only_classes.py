@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from stepwell.core.errors import InvalidParameter
-from stepwell.data.load import load
-from stepwell.data.only_classes import parsed
+from stepwell.data.load import load, parsed
 from stepwell.data.source import BadData
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from pages import DOCS, PAGES, ROOT, blocks, hook
 
-from stepwell.catalogue.entries import SAMPLERS, WEIGHTINGS
 from stepwell.catalogue.entry import Entry
+from stepwell.catalogue.find import SAMPLERS, WEIGHTINGS
 from stepwell.cli.main import main
 
 ENTRIES = SAMPLERS + WEIGHTINGS

@@ -15,7 +15,7 @@ from pages import DOCS, PAGES, ROOT, hook
 pytest.importorskip("mkdocs", reason="the site needs the docs extra: pip install 'stepwell[docs]'")
 
 import stepwell
-from stepwell.catalogue.entries import SAMPLERS, WEIGHTINGS
+from stepwell.catalogue.find import SAMPLERS, WEIGHTINGS
 
 pytestmark = pytest.mark.timeout(900)  # a busy machine takes its time
 FETCHED = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src", "video": "src"}

@@ -15,7 +15,7 @@ import torch
 from oracles import OptimalDenoiser, optimal_loss, reference_times
 
 import stepwell
-from stepwell.catalogue.entries import WEIGHTINGS
+from stepwell.catalogue.find import WEIGHTINGS
 from stepwell.core.errors import InvalidParameter
 from stepwell.evaluate.bands import BandLosses, HeldOutLoss
 

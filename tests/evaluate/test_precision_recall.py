@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from stepwell.core.errors import InvalidParameter
-from stepwell.evaluate import precision_recall as module
-from stepwell.evaluate.precision_recall import precision_recall
+from stepwell.evaluate import distances as module
+from stepwell.evaluate.distances import precision_recall
 
 
 def cloud(seed: int, count: int, dimensions: int = 3) -> torch.Tensor:

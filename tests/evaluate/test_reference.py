@@ -12,9 +12,9 @@ from real_images import PatchMeans
 
 from stepwell.data.source import BadData
 from stepwell.evaluate.compare_sets import Reading, compare, open_images, side
+from stepwell.evaluate.distances import Moments, frechet_distance
 from stepwell.evaluate.extractors import Extractor, extractor
-from stepwell.evaluate.frechet import Moments, frechet_distance
-from stepwell.evaluate.reference import (
+from stepwell.evaluate.feature_files import (
     BadStatistics,
     Statistics,
     has_statistics,

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from stepwell.core.errors import UnknownName
-from stepwell.evaluate.resizing import RESIZINGS, inception_range, resized
+from stepwell.evaluate.extractors import RESIZINGS, inception_range, resized
 
 
 def noise(*shape: int) -> torch.Tensor:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from stepwell.core.random import stream_key
+from stepwell.core.tick import stream_key
 from stepwell.models.denoiser import Condition
 from stepwell.processes.discrete import DiscreteProcess
 

@@ -22,7 +22,7 @@ import stepwell
 from stepwell.cli.main import main
 from stepwell.core.errors import InvalidParameter, UnknownName, Unsupported
 from stepwell.core.process import NoiseProcess
-from stepwell.core.shapes import per_example
+from stepwell.core.tensors import per_example
 from stepwell.generate.continuous import ContinuousRoute, continuous_route
 from stepwell.generate.images import Request, checked_route, generate
 from stepwell.generate.solvers import CATALOGUE, CONTINUOUS, DISCRETE

@@ -9,10 +9,10 @@ import torch
 
 import stepwell
 from stepwell.core.errors import Unsupported
-from stepwell.generate.export import export
-from stepwell.generate.grid import sheet
+from stepwell.generate.diffusers_io import export
 from stepwell.generate.images import Request, generate
 from stepwell.generate.solvers import DISCRETE
+from stepwell.generate.super_resolution import sheet
 from stepwell.models.build import build
 from stepwell.models.denoiser import Denoiser
 

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 
 import stepwell
 from stepwell.core.errors import InvalidParameter
-from stepwell.generate.guidance import guided
-from stepwell.generate.images import Request, generate
-from stepwell.generate.route import route_of
+from stepwell.generate.discrete import route_of
+from stepwell.generate.images import Request, generate, guided
 from stepwell.models.build import build
 from stepwell.models.denoiser import Condition
 from stepwell.processes.discrete import DiscreteProcess

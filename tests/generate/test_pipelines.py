@@ -11,9 +11,9 @@ import torch
 from diffusers import DDIMPipeline, DDPMPipeline
 
 import stepwell
-from stepwell.core.random import stream_key
+from stepwell.core.tick import stream_key
+from stepwell.generate.discrete import scheduler_of
 from stepwell.generate.images import Request, generate
-from stepwell.generate.scheduler import scheduler_of
 from stepwell.models.build import build
 from stepwell.models.denoiser import Denoiser
 

@@ -12,9 +12,8 @@ from torch import Tensor
 
 import stepwell
 from stepwell.core.errors import InvalidParameter, UnknownName, Unsupported
+from stepwell.generate.discrete import Route, route_of, scheduler_of
 from stepwell.generate.images import Request, generate
-from stepwell.generate.route import Route, route_of
-from stepwell.generate.scheduler import scheduler_of
 from stepwell.generate.solvers import CATALOGUE, DISCRETE
 from stepwell.processes.discrete import DiscreteProcess
 

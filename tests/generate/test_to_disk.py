@@ -16,10 +16,10 @@ from PIL import Image
 
 import stepwell
 from stepwell.core.errors import InvalidParameter, StepwellError
-from stepwell.core.group import Alone
-from stepwell.generate.identity import OtherImages
+from stepwell.core.ranks import Alone
 from stepwell.generate.images import Request, generate
 from stepwell.generate.to_disk import Task, write_images
+from stepwell.generate.write import OtherImages
 from stepwell.models.build import build
 
 REQUEST = Request(7, (3, 8, 8), steps=2, batch=2, labels=(0, 2))

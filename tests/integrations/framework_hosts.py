@@ -10,7 +10,7 @@ import pytest
 import torch
 from hosts import Host, feed_randint
 
-from stepwell.pacing.pace import Pace
+from stepwell.pacer.pace import Pace
 
 
 def feed_rand(patch: pytest.MonkeyPatch, module: ModuleType, paces: Iterator[Pace]) -> None:

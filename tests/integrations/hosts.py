@@ -17,7 +17,7 @@ import torch
 
 import stepwell
 from stepwell.pacer import Pacer
-from stepwell.pacing.pace import Pace
+from stepwell.pacer.pace import Pace
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 Feed = Callable[[pytest.MonkeyPatch, ModuleType, Iterator[Pace]], None]

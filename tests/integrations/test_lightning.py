@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 import stepwell
 from stepwell.core.errors import InvalidParameter
 from stepwell.core.feedback import Feedback
-from stepwell.core.probe_spec import DecreaseSpec
+from stepwell.core.probe import DecreaseSpec
 from stepwell.core.sampler import Metrics
 from stepwell.pacer import OutOfTurn, Pacer
 from stepwell.samplers.static import Static

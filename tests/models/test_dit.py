@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from diffusers import DiTTransformer2DModel
 
+from stepwell.models.denoiser import Task
 from stepwell.models.dit import DiT, Size
-from stepwell.models.task import Task
 
 SIZE = Size(width=32, depth=3, heads=4)
 

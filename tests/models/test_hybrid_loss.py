@@ -11,8 +11,7 @@ from torch import Tensor
 
 from stepwell.catalogue import build as named
 from stepwell.models import unet
-from stepwell.models.denoiser import Condition, Denoiser
-from stepwell.models.task import Task
+from stepwell.models.denoiser import Condition, Denoiser, Task
 from stepwell.objective import Losses, Objective
 from stepwell.train.step import train_step
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from stepwell.core.errors import InvalidParameter
-from stepwell.models.low_resolution import Conditioning, enlarged, reduced
+from stepwell.models.denoiser import Conditioning, enlarged, reduced
 
 
 def test_pixels_of_the_small_image_are_means_of_squares() -> None:

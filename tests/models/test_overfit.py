@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from stepwell.models import dit, unet, uvit
-from stepwell.models.denoiser import Condition, Denoiser
-from stepwell.models.task import Task
+from stepwell.models.denoiser import Condition, Denoiser, Task
 
 TASK = Task(channels=3, image_size=8, classes=2)
 

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from stepwell.models.task import Task
-from stepwell.models.tokens import patchify, sinusoids, unpatchify
-from stepwell.models.transformer_block import Block
+from stepwell.models.denoiser import Task
+from stepwell.models.dit import Block, patchify, sinusoids, unpatchify
 from stepwell.models.uvit import Size, UViT
 
 SIZE = Size(width=32, depth=4, heads=4)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import stepwell
 from stepwell.catalogue.build import weighting_of
-from stepwell.core.group import Alone, WorkerGroup
+from stepwell.core.ranks import Alone, WorkerGroup
 from stepwell.core.tick import Tick
 from stepwell.models.denoiser import Condition
 from stepwell.objective import Objective

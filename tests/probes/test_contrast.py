@@ -8,7 +8,7 @@ import torch
 from small_view import Seen, examples, network
 
 from stepwell.core.feedback import GradientSignal
-from stepwell.core.probe_spec import GradientSpec
+from stepwell.core.probe import GradientSpec
 from stepwell.core.tick import Tick
 from stepwell.probes.gradients import Gradients
 

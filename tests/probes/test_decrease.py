@@ -16,8 +16,7 @@ from torch.distributions import Normal, kl_divergence
 import stepwell
 from stepwell.catalogue.build import weighting_of
 from stepwell.core.feedback import DecreaseSignal, Feedback
-from stepwell.core.probe import NoProbe
-from stepwell.core.probe_spec import DecreaseSpec
+from stepwell.core.probe import DecreaseSpec, NoProbe
 from stepwell.core.sampler import Metrics
 from stepwell.core.tick import Tick
 from stepwell.models.denoiser import Condition

@@ -15,8 +15,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from stepwell.core.condition import select
-from stepwell.core.group import Alone, WorkerGroup, worker_group
-from stepwell.core.probe_spec import DecreaseSpec
+from stepwell.core.probe import DecreaseSpec
+from stepwell.core.ranks import Alone, WorkerGroup, worker_group
 from stepwell.core.tick import Tick
 from stepwell.probes.decrease import Decrease
 

@@ -15,8 +15,7 @@ from torch import Tensor
 import stepwell
 from stepwell.core.condition import leaves
 from stepwell.core.errors import Unsupported
-from stepwell.core.random import uniforms
-from stepwell.core.tick import Tick
+from stepwell.core.tick import Tick, uniforms
 from stepwell.probes.examples import Pool, between, noise, times
 
 RATE = 1e-6

@@ -16,13 +16,11 @@ from stepwell.catalogue.build import weighting_of
 from stepwell.core.condition import select
 from stepwell.core.errors import Unsupported
 from stepwell.core.feedback import GradientSignal
-from stepwell.core.probe import NoProbe
-from stepwell.core.probe_spec import GradientSpec
+from stepwell.core.probe import GradientSpec, NoProbe
 from stepwell.core.tick import Tick
 from stepwell.objective import Objective
 from stepwell.probes import probe_for
-from stepwell.probes.gradients import Gradients
-from stepwell.probes.sketch import Sketch
+from stepwell.probes.gradients import Gradients, Sketch
 
 BORDERS = (0.0, 0.25, 0.5, 1.0)
 SPEC = GradientSpec(1, borders=BORDERS, images=4)

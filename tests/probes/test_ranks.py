@@ -19,10 +19,10 @@ from torch.utils._pytree import tree_leaves
 
 import stepwell
 from stepwell.core.condition import select
-from stepwell.core.group import Alone, Distributed, WorkerGroup
+from stepwell.core.ranks import Alone, Distributed, WorkerGroup
 from stepwell.core.tick import Tick
 from stepwell.objective import Objective
-from stepwell.probes.sketch import Sketch
+from stepwell.probes.gradients import Sketch
 
 WORLD, IMAGES, PROBES = 2, 8, 20
 LINEAR, WEIGHTING = stepwell.process("linear"), stepwell.weighting("min-snr")

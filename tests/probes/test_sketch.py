@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from stepwell.core.errors import Unsupported
-from stepwell.core.random import stream_key, uniforms
-from stepwell.probes.sketch import DIMENSIONS, Sketch
+from stepwell.core.tick import stream_key, uniforms
+from stepwell.probes.gradients import DIMENSIONS, Sketch
 
 SHAPES = ((7, 5), (11,), (2, 3, 4), (1,))
 

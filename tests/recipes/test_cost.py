@@ -11,12 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
-from stepwell.core.probe_spec import DecreaseSpec, GradientSpec
+from stepwell.core.probe import DecreaseSpec, GradientSpec
 from stepwell.models.build import build
-from stepwell.recipes.cost import Cost, cost_of, probe_images
-from stepwell.recipes.cost_text import text
-from stepwell.recipes.gpus import GPUS, Gpu
-from stepwell.recipes.on_paper import (
+from stepwell.recipes.cost import GPUS, Cost, Gpu, cost_of, probe_images, text
+from stepwell.recipes.meta_flops import (
     Flops,
     LiveBytes,
     NetworkCount,
@@ -191,7 +189,7 @@ def test_words_name_gpus_and_call_an_estimate_one() -> None:
         assert gpu.name in said
     assert "estimated, not measured, at 20 to 40 % of the published peak" in said
     big = SimpleNamespace(name="tiny", gigabytes=0.03, hours=GPUS[0].hours)
-    from stepwell.recipes.cost_text import _room
+    from stepwell.recipes.cost import _room
 
     assert "does not fit at batch 10" in _room(example(), big)  # type: ignore[arg-type]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stepwell.core.errors import Unsupported
-from stepwell.recipes.launch import require_whole_networks
+from stepwell.recipes.run import require_whole_networks
 
 
 def test_fsdp_is_refused_and_the_way_out_is_said(tmp_path: Path) -> None:

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from stepwell.core.errors import UnknownName
-from stepwell.recipes.files import first_words, method_files, workload_files
 from stepwell.recipes.load import BadRecipe, load
-from stepwell.recipes.method import method_names, resolve
+from stepwell.recipes.method import first_words, method_files, method_names, resolve, workload_files
 from stepwell.recipes.schema import MEANINGS, Recipe
 
 

@@ -11,12 +11,11 @@ from stepwell.catalogue import build as named
 from stepwell.catalogue.find import split_spec
 from stepwell.compare.study import load_study
 from stepwell.compare.trials import final_trials, require_sound
-from stepwell.core.probe_spec import DecreaseSpec
+from stepwell.core.probe import DecreaseSpec
 from stepwell.core.tick import Tick
-from stepwell.recipes.files import first_words, study_files, workload_files
 from stepwell.recipes.load import load
-from stepwell.recipes.method import resolve
-from stepwell.recipes.on_paper import network_on_paper, shape_of
+from stepwell.recipes.meta_flops import network_on_paper, shape_of
+from stepwell.recipes.method import first_words, resolve, study_files, workload_files
 from stepwell.recipes.schema import Recipe
 
 CIFAR10: dict[str, Any] = {

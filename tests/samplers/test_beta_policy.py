@@ -21,23 +21,23 @@ from stepwell.catalogue.build import weighting_of
 from stepwell.core.density import Uniform, edges
 from stepwell.core.errors import InvalidParameter, StateMismatch, UnknownName, Unsupported
 from stepwell.core.feedback import DecreaseSignal, Feedback, GradientSignal
-from stepwell.core.probe_spec import DecreaseSpec, GradientSpec, ProbeSpec
+from stepwell.core.probe import DecreaseSpec, GradientSpec, ProbeSpec
 from stepwell.core.sampler import Metrics, TimestepSampler
 from stepwell.core.tick import Tick
 from stepwell.pacer import Pacer
-from stepwell.samplers.beta_policy import beta_policy
-from stepwell.samplers.beta_table import BetaTable
-from stepwell.samplers.policy_network import PolicyNetwork
-from stepwell.samplers.policy_reward import (
+from stepwell.samplers.beta_policy.credit import LEAST_VISITS, SureGains
+from stepwell.samplers.beta_policy.policy import PolicyNetwork
+from stepwell.samplers.beta_policy.rewards import (
     CORRECTED,
     PUBLISHED,
     Rules,
     advantage,
     beta_entropy,
     beta_log_density,
+    select,
 )
-from stepwell.samplers.selection import select
-from stepwell.samplers.sure_gains import LEAST_VISITS, SureGains
+from stepwell.samplers.beta_policy.sampler import beta_policy
+from stepwell.samplers.beta_policy.table import BetaTable
 
 LINEAR = stepwell.process("linear")
 Reward = Callable[[Tensor, Tensor], Tensor]

@@ -10,10 +10,9 @@ from torch import Tensor
 
 import stepwell
 from stepwell.core.density import Uniform, edges, rounded
-from stepwell.core.special import beta_cdf
 from stepwell.core.tick import Tick
-from stepwell.samplers.beta_table import LEAST_BINS, BetaTable
-from stepwell.samplers.static import beta
+from stepwell.samplers.beta_policy.table import LEAST_BINS, BetaTable
+from stepwell.samplers.static import beta, beta_cdf
 
 SHAPES = (0.3, 0.5, 0.974, 1.0, 2.5, 10.0, 30.0)
 TABLE = BetaTable(1000, Uniform())

@@ -16,7 +16,7 @@ import stepwell
 from stepwell.core.density import Density, Uniform, edges
 from stepwell.core.errors import InvalidParameter, Unsupported
 from stepwell.core.feedback import Feedback, GradientSignal
-from stepwell.core.probe_spec import DecreaseSpec, GradientSpec, ProbeSpec
+from stepwell.core.probe import DecreaseSpec, GradientSpec, ProbeSpec
 from stepwell.core.sampler import Metrics, TimestepSampler
 from stepwell.core.tick import Tick
 from stepwell.samplers.static import Static

@@ -21,9 +21,14 @@ from stepwell.core.feedback import Feedback
 from stepwell.core.process import NoiseProcess
 from stepwell.core.sampler import State, TimestepSampler
 from stepwell.core.tick import Tick
-from stepwell.samplers.info_noise import info_noise
-from stepwell.samplers.loss_ema import LossEma, log_snr_bins, loss_ema
-from stepwell.samplers.loss_second_moment import LossSecondMoment, loss_second_moment
+from stepwell.samplers.losses import (
+    LossEma,
+    LossSecondMoment,
+    info_noise,
+    log_snr_bins,
+    loss_ema,
+    loss_second_moment,
+)
 
 LEARNERS = ("loss-second-moment", "loss-ema", "info-noise")
 U = (torch.arange(4000, dtype=torch.float64) + 0.5) / 4000

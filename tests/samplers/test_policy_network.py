@@ -11,9 +11,18 @@ import torch
 from torch import Tensor, nn
 
 from stepwell.core.tick import Tick
-from stepwell.samplers.policy import Adam, Bounds, Descent, Policy, first_shapes
-from stepwell.samplers.policy_network import LARGEST, PolicyNetwork, SamePolicy, prepared
-from stepwell.samplers.policy_reward import beta_entropy
+from stepwell.samplers.beta_policy.policy import (
+    LARGEST,
+    Adam,
+    Bounds,
+    Descent,
+    Policy,
+    PolicyNetwork,
+    SamePolicy,
+    first_shapes,
+    prepared,
+)
+from stepwell.samplers.beta_policy.rewards import beta_entropy
 
 CPU = torch.device("cpu")
 VECTORS = [(6,), (6, 1), (6, 40)]

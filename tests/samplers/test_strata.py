@@ -16,7 +16,7 @@ from stepwell.core.feedback import DecreaseSignal, GradientSignal
 from stepwell.core.process import NoiseProcess
 from stepwell.core.sampler import Metrics, TimestepSampler
 from stepwell.core.tick import Tick
-from stepwell.samplers.strata import Tilted
+from stepwell.samplers.gradients import Tilted
 
 STRATA = 5
 SPREADS = torch.tensor([0.5, 3.0, 1.0, 0.2, 2.0])

@@ -12,7 +12,7 @@ from accelerate.state import AcceleratorState
 from stepwell.recipes.load import load
 from stepwell.recipes.run import run_recipe
 from stepwell.train import checkpoint
-from stepwell.train.tree import split
+from stepwell.train.checkpoint import split
 
 SMALL = {
     "model": "micro",

@@ -15,8 +15,8 @@ from small_runs import newest_tensors, small_run, words
 from stepwell.recipes.load import load
 from stepwell.recipes.run import run_recipe
 from stepwell.train import checkpoint
-from stepwell.train.plan import TrainingStopped
-from stepwell.train.tree import join, split
+from stepwell.train.checkpoint import join, split
+from stepwell.train.duties import TrainingStopped
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 TREES = st.recursive(

@@ -11,10 +11,10 @@ import pytest
 import torch
 from small_runs import assert_same_run, records_without_clock, small_run, words
 
-from stepwell.diagnostics import DETECTORS, PATIENCE, Detector, Diagnostics
 from stepwell.recipes.load import load
 from stepwell.recipes.run import run_recipe
 from stepwell.train import loop
+from stepwell.train.diagnostics import DETECTORS, PATIENCE, Detector, Diagnostics
 
 EXTREMES = {
     "sampler/top_tenth_mass": (0.95, 0.4),

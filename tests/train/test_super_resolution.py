@@ -15,8 +15,7 @@ from test_resume import stopped_and_resumed
 
 from stepwell.cli.main import main
 from stepwell.data.source import to_pixels
-from stepwell.models.denoiser import Condition
-from stepwell.models.low_resolution import enlarged, reduced
+from stepwell.models.denoiser import Condition, enlarged, reduced
 from stepwell.recipes.build import evaluation_of, trained
 from stepwell.recipes.latents import psnr
 from stepwell.recipes.load import BadRecipe, load

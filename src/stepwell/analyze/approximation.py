@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stepwell.analyze.jackknife import FEWEST, Estimate, jackknife
+from stepwell.analyze.gradients import FEWEST, Estimate, jackknife
 from stepwell.core import require
 from stepwell.core.errors import InvalidParameter
-from stepwell.core.random import stream_key
-from stepwell.samplers.selection import METHODS, select
+from stepwell.core.tick import stream_key
+from stepwell.samplers.beta_policy.rewards import METHODS, select
 
 SELECTIONS = (*METHODS, "loudest")
 """Those that samplers know, and a control: the columns that vary most, whose noise is most of the sum's."""

@@ -13,17 +13,16 @@ from torch import Tensor
 from stepwell.catalogue import build
 from stepwell.core import require
 from stepwell.core.errors import NonFiniteLoss, Unsupported
-from stepwell.core.group import Alone
-from stepwell.core.probe_spec import DecreaseSpec
+from stepwell.core.probe import DecreaseSpec
 from stepwell.core.process import NoiseProcess
-from stepwell.core.random import stream_key
-from stepwell.core.shapes import PerExample
-from stepwell.core.tick import Tick
+from stepwell.core.ranks import Alone
+from stepwell.core.tensors import PerExample
+from stepwell.core.tick import Tick, stream_key
 from stepwell.data.batches import Batches
 from stepwell.data.source import ExampleSource
 from stepwell.probes.decrease import Decrease
 from stepwell.probes.view import Surroundings, Watched
-from stepwell.samplers.selection import spaced
+from stepwell.samplers.beta_policy.rewards import spaced
 from stepwell.train.step import Training, train_step
 
 Progress = Callable[[int, int], None]

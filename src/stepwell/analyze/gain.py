@@ -16,19 +16,20 @@ from torch import Tensor
 
 from stepwell.analyze.gradients import (
     Effort,
+    Estimate,
     Examples,
     Progress,
     halves_of,
+    jackknife,
     preconditioned,
     unseen,
     variances,
     watch,
 )
-from stepwell.analyze.jackknife import Estimate, jackknife
 from stepwell.catalogue.find import find
 from stepwell.data.source import ExampleSource
 from stepwell.probes.view import Watched
-from stepwell.samplers.strata import strata_spec
+from stepwell.samplers.gradients import strata_spec
 from stepwell.train.step import Training
 from stepwell.weightings import Weighting
 

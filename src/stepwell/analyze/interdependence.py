@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 
 from stepwell.analyze.gradients import Effort, Examples, Progress, halves_of, preconditioned, unseen
-from stepwell.analyze.matrices import Matrix, estimated, rows
-from stepwell.analyze.transfer import Transfer
+from stepwell.analyze.transfer import Matrix, Transfer, estimated, rows
 from stepwell.probes.view import Watched
-from stepwell.samplers.strata import strata_spec
+from stepwell.samplers.gradients import strata_spec
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from itertools import count, filterfalse
 from statistics import median
 from typing import Any
 
-from stepwell.analyze.jackknife import Estimate
+from stepwell.analyze.gradients import Estimate
 from stepwell.core import require
-from stepwell.core.probe_spec import DecreaseSpec, GradientSpec, ProbeSpec
+from stepwell.core.probe import DecreaseSpec, GradientSpec, ProbeSpec
 from stepwell.train.step import Training, train_step
 
 START = 100_000

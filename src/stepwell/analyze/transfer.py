@@ -1,4 +1,4 @@
-"""What going on with one part of time only does to the loss everywhere (Kim et al. 2025, Fig. 4)."""
+"""Matrices of estimates."""
 
 from __future__ import annotations
 
@@ -10,21 +10,33 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from stepwell.analyze.gradients import Progress, unseen
-from stepwell.analyze.jackknife import FEWEST
-from stepwell.analyze.matrices import Matrix, estimated, rows
+from stepwell.analyze.gradients import FEWEST, Progress, jackknife, unseen
 from stepwell.core import require
 from stepwell.core.density import Density, edges
 from stepwell.core.errors import InvalidParameter, NonFiniteLoss
-from stepwell.core.random import stream_key
-from stepwell.core.tick import Tick
+from stepwell.core.tick import Tick, stream_key
 from stepwell.pacer import Pacer
-from stepwell.probes.dropout import forked
-from stepwell.probes.examples import between
+from stepwell.probes.examples import between, forked
 from stepwell.samplers.static import Static
 from stepwell.train.ema import Ema
-from stepwell.train.schedule import Warmup
+from stepwell.train.learning_rate import Warmup
 from stepwell.train.step import Training, train_step
+
+Matrix = tuple[tuple[float, ...], ...]
+
+
+def estimated(statistic: Callable[[Tensor], Tensor], rounds: int) -> tuple[Tensor, Tensor]:
+    """Values and half intervals of a matrix-valued statistic."""
+    shape = statistic(torch.arange(rounds)).shape
+    found = jackknife(lambda chosen: statistic(chosen).flatten(), rounds)
+    values = torch.tensor([(each.value, each.high - each.value) for each in found], dtype=torch.float64)
+    return values[:, 0].view(shape), values[:, 1].view(shape)
+
+
+def rows(matrix: Tensor) -> Matrix:
+    """For JSON and frozen results."""
+    return tuple(tuple(row) for row in matrix.tolist())
+
 
 Losses = Callable[[nn.Module], Sequence[float]]
 """The plain loss of a network in eval mode in equal bands of unit time, with the same noise every time."""

@@ -15,23 +15,24 @@ from torch import Tensor
 
 from stepwell.analyze.gradients import (
     Effort,
+    Estimate,
     Examples,
     Progress,
     halves_of,
+    jackknife,
     preconditioned,
     unseen,
     variances,
     watch,
 )
-from stepwell.analyze.jackknife import Estimate, jackknife
 from stepwell.catalogue import build
 from stepwell.core.errors import Unsupported
-from stepwell.core.probe_spec import GradientSpec
+from stepwell.core.probe import GradientSpec
 from stepwell.core.process import NoiseProcess
-from stepwell.core.shapes import PerExample
+from stepwell.core.tensors import PerExample
 from stepwell.data.source import ExampleSource
 from stepwell.probes.view import LossAt, Watched
-from stepwell.samplers.strata import strata_spec
+from stepwell.samplers.gradients import strata_spec
 from stepwell.train.step import Training
 from stepwell.weightings import Weighting
 

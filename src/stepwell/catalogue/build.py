@@ -6,20 +6,16 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from stepwell.catalogue.entries import SHAPING
 from stepwell.catalogue.entry import Entry
-from stepwell.catalogue.find import find, split_spec
+from stepwell.catalogue.find import SHAPING, find, split_spec
 from stepwell.core import require
 from stepwell.core.density import Uniform
 from stepwell.core.errors import InvalidParameter, Unsupported, unknown
 from stepwell.core.process import NoiseProcess
 from stepwell.core.sampler import TimestepSampler
 from stepwell.processes.scheduler import process_from
-from stepwell.samplers.mix import mix
+from stepwell.samplers.combinators import mix, stratified, unbiased, warm_up
 from stepwell.samplers.static import Static
-from stepwell.samplers.stratified import stratified
-from stepwell.samplers.unbiased import unbiased
-from stepwell.samplers.warm_up import warm_up
 from stepwell.samplers.warped import shift, within
 from stepwell.weightings import Weighting
 
@@ -50,7 +46,7 @@ def weighting_of(spec: str) -> Weighting:
 def sampler(name: str, process: NoiseProcess | str | Any, **parameters: Any) -> TimestepSampler:
     """The timestep sampler of a name that `stepwell ls` prints, for a process, its name or a scheduler.
 
-    Beside its own parameters every sampler takes those of `stepwell.catalogue.entries.SHAPING`.
+    Beside its own parameters every sampler takes those of `stepwell.catalogue.find.SHAPING`.
     """
     entry = find("sampler", name)
     over = as_process(process)

@@ -125,7 +125,7 @@ SAMPLERS = (
     Entry(
         "sampler",
         "loss-second-moment",
-        "stepwell.samplers.loss_second_moment:loss_second_moment",
+        "stepwell.samplers.losses:loss_second_moment",
         "in proportion to the root of the mean squared loss",
         "Nichol and Dhariwal 2021 (improved DDPM)",
         (
@@ -140,7 +140,7 @@ SAMPLERS = (
     Entry(
         "sampler",
         "loss-ema",
-        "stepwell.samplers.loss_ema:loss_ema",
+        "stepwell.samplers.losses:loss_ema",
         "in proportion to the running mean of the weighted loss",
         "Kingma and Gao 2023 (Understanding Diffusion Objectives as the ELBO)",
         (*_LOSS_EMA, Parameter("uniform_share", 0.01, "share of uniform draws; bounds the correction")),
@@ -150,7 +150,7 @@ SAMPLERS = (
     Entry(
         "sampler",
         "loss-root",
-        "stepwell.samplers.loss_ema:loss_root",
+        "stepwell.samplers.losses:loss_root",
         "in proportion to weight x root of the loss: neyman without gradients",
         "Stepwell; after Katharopoulos and Fleuret 2018 (gradient at the output)",
         (*_LOSS_EMA, Parameter("uniform_share", 0.1, "share of the reference's own draws")),
@@ -161,7 +161,7 @@ SAMPLERS = (
     Entry(
         "sampler",
         "info-noise",
-        "stepwell.samplers.info_noise:info_noise",
+        "stepwell.samplers.losses:info_noise",
         "where noise destroys information fastest, from the losses (I-MMSE)",
         "Raya et al. 2026 (InfoNoise, arXiv 2602.18647)",
         _LOSS_EMA,
@@ -171,7 +171,7 @@ SAMPLERS = (
     Entry(
         "sampler",
         "neyman",
-        "stepwell.samplers.gradient_spread:neyman",
+        "stepwell.samplers.gradients:neyman",
         "in proportion to the gradient's standard deviation: least noise for the same objective",
         "Stepwell; Neyman 1934 (optimum allocation)",
         (*_STRATA, Parameter("floor", 0.2, "share of the reference's own draws"), _METRIC),
@@ -182,7 +182,7 @@ SAMPLERS = (
     Entry(
         "sampler",
         "gradient-variance",
-        "stepwell.samplers.gradient_spread:gradient_variance",
+        "stepwell.samplers.gradients:gradient_variance",
         "in proportion to the gradient's variance, objective not kept: a control",
         "Kim et al. 2025, Table 4",
         (*_STRATA, Parameter("floor", 0.0, "share of the reference's own draws"), _METRIC_PLAIN),
@@ -191,7 +191,7 @@ SAMPLERS = (
     Entry(
         "sampler",
         "alignment",
-        "stepwell.samplers.alignment:alignment",
+        "stepwell.samplers.gradients:alignment",
         "where an update lowers the target most, to first order",
         "Stepwell; the goal of Kim et al. 2025",
         (
@@ -210,7 +210,7 @@ SAMPLERS = (
     Entry(
         "sampler",
         "beta-policy",
-        "stepwell.samplers.beta_policy:beta_policy",
+        "stepwell.samplers.beta_policy.sampler:beta_policy",
         "a policy network chooses a Beta density for every example, and learns from what updates achieve",
         "Kim et al. 2025 (Adaptive Non-uniform Timestep Sampling, CVPR)",
         (

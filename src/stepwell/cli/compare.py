@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from stepwell.cli.extra import require_extra
 from stepwell.core.errors import StepwellError
-from stepwell.runs.finite import finite
+from stepwell.runs.io import finite
 
 if TYPE_CHECKING:
     from stepwell.compare.run_study import Places
     from stepwell.compare.study import Study
-    from stepwell.compare.summary import Summary, Table
+    from stepwell.compare.views import Summary, Table
 
 _EXAMPLES = """examples:
   stepwell compare fashion16 methods=uniform,min-snr,neyman seeds=3
@@ -89,7 +89,7 @@ def _list(study: Study, places: Places) -> None:
 
 def _run(study: Study, places: Places, quiet: bool) -> dict[str, float]:
     """Run what is missing; Ctrl-C and SIGTERM let the runs save first."""
-    from stepwell.cli.study_progress import StudyProgress
+    from stepwell.cli.progress import StudyProgress
     from stepwell.compare.run_study import run_study
 
     before = signal.signal(signal.SIGTERM, _as_interrupt)

@@ -19,7 +19,7 @@ def register(verbs: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Copy, never over something."""
-    from stepwell.recipes.files import method_files, study_files, workload_files
+    from stepwell.recipes.method import method_files, study_files, workload_files
 
     known = {**method_files(), **workload_files(), **study_files()}
     if options.name not in known:

@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepwell.cli.bar import Bar
 from stepwell.cli.extra import require_extra
+from stepwell.cli.progress import Bar
 
 if TYPE_CHECKING:
-    from stepwell.data.latent_manifest import Manifest, Plan
+    from stepwell.data.latent_cache import Manifest, Plan
 
 _EXAMPLES = """examples:
   stepwell data encode photos --size 256 --autoencoder hub:stabilityai/sd-vae-ft-ema --out latents
@@ -67,8 +67,7 @@ def _reading(verb: argparse.ArgumentParser) -> None:
 def _encode(options: argparse.Namespace) -> None:
     require_extra()
     from stepwell.core.ranks import ranks
-    from stepwell.data.encode import encode
-    from stepwell.data.latent_plan import Storage, plan_of
+    from stepwell.data.encode import Storage, encode, plan_of
     from stepwell.data.load import load
     from stepwell.models.autoencoder import load_autoencoder
     from stepwell.recipes.latents import absolute, decoder_of, psnr, reconstruction
@@ -119,7 +118,7 @@ def _tell_scale(made: Manifest) -> None:
 def _show(options: argparse.Namespace) -> None:
     require_extra()
     from stepwell.core.errors import StepwellError
-    from stepwell.data import latent_manifest
+    from stepwell.data import latent_cache as latent_manifest
     from stepwell.data.latents import damaged
     from stepwell.data.load import load
 

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepwell.cli.bar import Bar
+from stepwell.cli.progress import Bar
 
 if TYPE_CHECKING:
     from stepwell.evaluate.compare_sets import Comparison

@@ -21,7 +21,7 @@ def register(verbs: Any) -> None:
 def run(options: argparse.Namespace) -> None:
     """Load the run's averaged weights and save a pipeline."""
     require_extra()
-    from stepwell.generate.export import export
+    from stepwell.generate.diffusers_io import export
     from stepwell.recipes.build import trained
 
     out = options.out or options.directory / "pipeline"

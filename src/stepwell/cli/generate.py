@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _write(task: Task, out: Path, group: Any) -> None:
-    from stepwell.cli.images_progress import ImagesProgress
+    from stepwell.cli.progress import ImagesProgress
     from stepwell.core.ranks import share
     from stepwell.generate.to_disk import write_images
 
@@ -120,7 +120,7 @@ def _labels(text: str) -> tuple[int, ...]:
 
 def forecast(task: Task, out: Path, world: int) -> str:
     """What it would make, and how long that takes."""
-    from stepwell.generate.cost import cost_of
+    from stepwell.generate.to_disk import cost_of
 
     request, cost = task.request, cost_of(task, world)
     solver, guided = CATALOGUE[request.solver], request.guidance != 1

@@ -8,11 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from stepwell.catalogue.entries import SHAPING
 from stepwell.catalogue.entry import KINDS, Entry, Kind
-from stepwell.catalogue.find import all_entries
+from stepwell.catalogue.find import SHAPING, all_entries
 from stepwell.models.entries import MODELS, ModelEntry
-from stepwell.recipes.files import first_words, method_files, study_files, workload_files
+from stepwell.recipes.method import first_words, method_files, study_files, workload_files
 
 _PLURALS: dict[Kind, str] = {"process": "processes", "sampler": "samplers", "weighting": "weightings"}
 _RECIPES = {"workloads": workload_files, "methods": method_files, "studies": study_files}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.cli.show import check_picture
-from stepwell.compare.summary import Summary
+from stepwell.compare.views import Summary
 from stepwell.core.errors import StepwellError
 
 
@@ -26,7 +26,7 @@ def register(verbs: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Summarise, render, write."""
-    from stepwell.compare.summarise import summarise
+    from stepwell.compare.summary import summarise
 
     if options.grids is not None:
         check_picture(options.grids)
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> None:
 
 def write_report(summary: Summary, path: Path) -> int:
     """Write the page; how many bytes it has."""
-    from stepwell.compare.report.render import render
+    from stepwell.compare.report.page import render
 
     content = render(summary).encode()
     try:

@@ -9,11 +9,10 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepwell.catalogue.entries import AMBIGUOUS
-from stepwell.catalogue.find import all_entries, canonical, find, split_pair, split_spec
+from stepwell.catalogue.find import AMBIGUOUS, all_entries, canonical, find, split_pair, split_spec
 from stepwell.cli import chart
 from stepwell.core.errors import InvalidParameter, UnknownName
-from stepwell.recipes.files import method_files, workload_files
+from stepwell.recipes.method import method_files, workload_files
 
 if TYPE_CHECKING:
     from stepwell.cli.profile import Profile
@@ -60,7 +59,7 @@ def run(options: argparse.Namespace) -> None:
         print("" if options.json else text, end="")
     profiles = [_profile(name, given, options) for name, given in _grouped(options.what)]
     if options.save is not None:
-        from stepwell.cli.picture import save
+        from stepwell.cli.chart import save
 
         save(profiles, options.save)
     if options.json:

@@ -24,7 +24,7 @@ def register(verbs: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Serve until Ctrl-C."""
-    from stepwell.compare.summarise import summarise
+    from stepwell.compare.summary import summarise
     from stepwell.compare.watch import Live, Server
 
     with Server(Live(options.directories, summarise), options.port) as server:

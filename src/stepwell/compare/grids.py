@@ -8,7 +8,7 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
-from stepwell.compare.summary import Summary, Workload
+from stepwell.compare.views import Summary, Workload
 from stepwell.core.errors import StepwellError
 
 _GAP, _CAPTION, _ACROSS = 12, 22, 4

@@ -15,10 +15,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from stepwell.compare.outcome import SCORE
+from stepwell.compare.results import SCORE
 from stepwell.compare.trials import Trial
 from stepwell.recipes.schema import Recipe
-from stepwell.runs.whole import write_json
+from stepwell.runs.io import write_json
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from stepwell.compare.outcome import STUDY, Outcome
 from stepwell.compare.pool import Event, run_trials
-from stepwell.compare.record import write_record
+from stepwell.compare.results import STUDY, LeftOut, Outcome, write_record
 from stepwell.compare.study import Study
-from stepwell.compare.summarise import tell
-from stepwell.compare.summary import LeftOut, Summary
+from stepwell.compare.summary import tell
 from stepwell.compare.trials import (
     Trial,
     base_trials,
@@ -22,8 +20,9 @@ from stepwell.compare.trials import (
     require_sound,
     tuning_trials,
 )
+from stepwell.compare.views import Summary
 from stepwell.core.errors import StepwellError
-from stepwell.runs.whole import write_json
+from stepwell.runs.io import write_json
 
 Hear = Callable[[Event], None]
 

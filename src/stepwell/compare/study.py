@@ -11,8 +11,8 @@ from typing import Any
 
 from stepwell.catalogue.find import canonical, literal, names, split_pair
 from stepwell.core.errors import StepwellError, unknown
-from stepwell.recipes.files import study_files, workload_files
 from stepwell.recipes.load import BadRecipe
+from stepwell.recipes.method import study_files, workload_files
 
 OBJECTIVES = {"simple": "none", "bound": "vlb"}
 """Names that people use, and the weightings they mean."""

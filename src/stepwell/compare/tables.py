@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from stepwell.compare.curves import end
-from stepwell.compare.judge import Judgement, bits_of, distance_of
-from stepwell.compare.outcome import Outcome
-from stepwell.compare.summary import Table
-from stepwell.compare.verdict import metric_name, over_workloads
+from stepwell.compare.results import Outcome
+from stepwell.compare.stats import end
+from stepwell.compare.verdict import Judgement, bits_of, distance_of, metric_name, over_workloads
+from stepwell.compare.views import Table
 
 RATIOS = ("images to target", "seconds to target", "end", "area", "bits", "distance")
 CAPTION = (

@@ -10,8 +10,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from stepwell.compare.curves import end
-from stepwell.compare.outcome import BASE, TUNING, Outcome, UnreadableRun, read
+from stepwell.compare.results import BASE, TUNING, Outcome, UnreadableRun, read
+from stepwell.compare.stats import end
 from stepwell.compare.study import EACH, Study
 from stepwell.core.errors import StepwellError
 from stepwell.recipes.load import BadRecipe, load

@@ -13,8 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from stepwell.compare.report.render import payload, render, version
-from stepwell.compare.summary import Summary
+from stepwell.compare.report.page import payload, render, version
+from stepwell.compare.views import Summary
 from stepwell.core.errors import StepwellError
 
 LOOPBACK = "127.0.0.1"

@@ -12,8 +12,8 @@ from torch import Tensor
 from stepwell.core import require
 from stepwell.core.density import Density, Table, edges, inside
 from stepwell.core.errors import Unsupported
-from stepwell.core.lookup import precise
 from stepwell.core.process import NoiseProcess
+from stepwell.core.tensors import precise
 
 _LEAST_MASS = 1e-6
 """Of a distribution, inside a process's range: with less, its float32 draws would be a few values."""

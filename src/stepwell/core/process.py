@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from stepwell.core.density import Density, centres
-from stepwell.core.shapes import PerExample, per_example
+from stepwell.core.tensors import PerExample, per_example
 
 
 class Problem(NamedTuple):
@@ -101,3 +101,18 @@ class NoiseProcess(ABC):
         p, q = self.target_mix(u)
         # eps = (a target - p xt) / (a q - s p). For eps prediction that is target itself, also at a = 0.
         return torch.where(p == 0, 1.0, (a / (a * q - s * p)) ** 2)
+
+
+def agree(one: NoiseProcess, other: NoiseProcess, *, told: bool = False) -> bool:
+    """Whether both have the same noise and targets at all times; `told`: and show networks the same."""
+    if one.timesteps != other.timesteps:
+        return False
+    u = torch.linspace(0.05, 0.95, 19)
+    both = zip(_algebra(one, u, told), _algebra(other, u, told), strict=True)
+    return all(torch.allclose(ours, theirs, rtol=1e-3, atol=1e-5) for ours, theirs in both)
+
+
+def _algebra(process: NoiseProcess, u: Tensor, told: bool) -> tuple[Tensor, ...]:
+    noise = (*process.scales(u), *process.target_mix(u))
+    shown = (process.input_scale(u), process.time(u)) if told else ()
+    return tuple(values.double() for values in (*noise, *shown))

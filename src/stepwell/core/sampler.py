@@ -5,23 +5,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
 
 from torch import Tensor
 
 from stepwell.core.density import Density, edges
 from stepwell.core.errors import StateMismatch
 from stepwell.core.feedback import Feedback
-from stepwell.core.probe_spec import ProbeSpec
+from stepwell.core.probe import ProbeSpec
 from stepwell.core.process import NoiseProcess
-from stepwell.core.shapes import PerExample
+from stepwell.core.tensors import Metrics as Metrics
+from stepwell.core.tensors import PerExample
+from stepwell.core.tensors import State as State
 from stepwell.core.tick import Tick
-
-State: TypeAlias = dict[str, Any]
-"""Tensors, numbers, strings and dicts of these: nothing that needs code to load."""
-
-Metrics: TypeAlias = Mapping[str, Tensor]
-"""Scalars on the device where they were made: reading them is the caller's choice."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,50 @@
-"""Where a draw happens: every random stream is a pure function of its tick."""
+"""Counter-based uniforms: a pure function of (key, index), the same bits on every device.
+
+torch's generators are not enough for timesteps: their bits differ from device to device, the CPU one
+keeps 32 bits of its seed, and drawing on the host means a copy to the device in every step. Hashing a
+counter needs neither state nor copies. The hash is SplitMix64 (Steele et al. 2014), as in
+java.util.SplittableRandom.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 
 import torch
 from torch import Tensor
 
 from stepwell.core import require
 from stepwell.core.errors import InvalidParameter
-from stepwell.core.random import stream_key, uniforms
+
+_BITS = 23
+"""(k + 1/2) / 2^23 is exact in float32 and never 0 or 1, so every inverse CDF stays finite."""
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >= 1 << 63 else value
+
+
+_STEP = _signed(0x9E3779B97F4A7C15)
+_MIX_1 = _signed(0xBF58476D1CE4E5B9)
+_MIX_2 = _signed(0x94D049BB133111EB)
+
+
+def stream_key(*parts: int | str) -> int:
+    """A 64-bit key (signed, as torch's int64) from any parts; stable over processes and versions."""
+    digest = blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)
+
+
+def uniforms(key: int, count: int, device: torch.device | str = "cpu") -> Tensor:
+    """`count` independent float32 uniforms in (0, 1), both ends excluded."""
+    x = torch.arange(count, device=device).add_(1).mul_(_STEP).add_(key)
+    # torch shifts int64 arithmetically; the masks make the shifts logical. Products wrap, as they must.
+    x.bitwise_xor_((x >> 30).bitwise_and_((1 << 34) - 1)).mul_(_MIX_1)
+    x.bitwise_xor_((x >> 27).bitwise_and_((1 << 37) - 1)).mul_(_MIX_2)
+    x.bitwise_xor_((x >> 31).bitwise_and_((1 << 33) - 1))
+    top = (x >> (64 - _BITS)).bitwise_and_((1 << _BITS) - 1)
+    return top.to(torch.float32).add_(0.5).mul_(2.0**-_BITS)
 
 
 @dataclass(frozen=True, slots=True)

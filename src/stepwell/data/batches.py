@@ -11,8 +11,7 @@ from torch import Tensor
 
 from stepwell.core import require
 from stepwell.core.errors import InvalidParameter
-from stepwell.core.random import stream_key
-from stepwell.core.tick import Tick
+from stepwell.core.tick import Tick, stream_key
 from stepwell.data.source import BadData, ExampleSource
 
 

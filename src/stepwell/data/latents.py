@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from stepwell.core.tick import Tick
-from stepwell.data import latent_manifest, latent_shards
-from stepwell.data.latent_manifest import SPLITS, Manifest, Record
+from stepwell.data import latent_cache as latent_manifest
+from stepwell.data import latent_cache as latent_shards
+from stepwell.data.latent_cache import SPLITS, Manifest, Record
 from stepwell.data.options import Options
 from stepwell.data.source import BadData, DataSet, LatentOrigin, checked_labels
-from stepwell.runs.whole import write_whole
+from stepwell.runs.io import write_whole
 
 _VERIFIED = ".verified.json"
 

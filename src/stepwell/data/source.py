@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from stepwell.core.errors import StepwellError
-from stepwell.core.random import stream_key, uniforms
-from stepwell.core.tick import Tick
+from stepwell.core.tick import Tick, stream_key, uniforms
 
 
 class BadData(StepwellError, ValueError):

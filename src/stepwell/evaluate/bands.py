@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from stepwell.catalogue.build import weighting
-from stepwell.catalogue.entries import WEIGHTINGS
+from stepwell.catalogue.find import WEIGHTINGS
 from stepwell.core import require
 from stepwell.core.condition import select
 from stepwell.core.density import edges, inside
 from stepwell.core.errors import InvalidParameter, Unsupported
 from stepwell.core.process import NoiseProcess
-from stepwell.core.random import stream_key
-from stepwell.core.shapes import PerExample
+from stepwell.core.tensors import PerExample
+from stepwell.core.tick import stream_key
 from stepwell.objective import Denoiser, Objective
 from stepwell.weightings import Weighting
 

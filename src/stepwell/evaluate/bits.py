@@ -15,8 +15,8 @@ from stepwell.core import require
 from stepwell.core.condition import select
 from stepwell.core.errors import InvalidParameter, Unsupported
 from stepwell.core.process import NoiseProcess, Problem
-from stepwell.core.random import stream_key, uniforms
-from stepwell.core.shapes import PerExample
+from stepwell.core.tensors import PerExample
+from stepwell.core.tick import stream_key, uniforms
 from stepwell.evaluate.bands import batches, fixed_generator, fixed_noise, float_images, on_target
 from stepwell.objective import Denoiser
 from stepwell.processes.discrete import DiscreteProcess

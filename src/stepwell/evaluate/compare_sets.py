@@ -14,9 +14,22 @@ from stepwell.data import cifar10
 from stepwell.data.load import EMBEDDED
 from stepwell.data.load import load as load_data
 from stepwell.data.source import BadData, ImageSource
-from stepwell.evaluate.extraction import Features, extract
+from stepwell.evaluate.distances import (
+    KernelDistance,
+    PrecisionRecall,
+    frechet_distance,
+    kernel_distance,
+    precision_recall,
+)
 from stepwell.evaluate.extractors import Extractor
-from stepwell.evaluate.frechet import KernelDistance, frechet_distance, kernel_distance
+from stepwell.evaluate.feature_files import (
+    Features,
+    Statistics,
+    extract,
+    has_statistics,
+    read_statistics,
+    statistics_of,
+)
 from stepwell.evaluate.image_sets import (
     KEYS,
     ArrayOfImages,
@@ -25,8 +38,6 @@ from stepwell.evaluate.image_sets import (
     SourceOfImages,
     keys_of,
 )
-from stepwell.evaluate.precision_recall import PrecisionRecall, precision_recall
-from stepwell.evaluate.reference import Statistics, has_statistics, read_statistics, statistics_of
 from stepwell.runs.directory import RECIPE
 
 Progress = Callable[[str, int, int], None]

@@ -1,9 +1,4 @@
-"""From noise to data where time is continuous: one algebra for flow, EDM, VP and VE.
-
-x = a x0 + s eps. With y = x / (a + k s) and t = s / (a + k s) every process is y = (1 - k t) x0 + t eps, and
-its probability-flow ODE is dy/dt = eps - k x0, of the x0 and eps that the network's output stands for. k = 1
-is a flow's straight line, which has both ends; k = 0 is x0 + sigma eps, the line of Karras et al. 2022.
-"""
+"""Where a solver stops on its way through a process in continuous time."""
 
 from __future__ import annotations
 
@@ -18,12 +13,36 @@ from torch import Generator, Tensor
 
 from stepwell.core import require
 from stepwell.core.errors import InvalidParameter, Unsupported
-from stepwell.core.lookup import precise
 from stepwell.core.process import NoiseProcess
-from stepwell.core.shapes import PerExample, per_example
-from stepwell.generate.levels import stops
+from stepwell.core.tensors import PerExample, per_example, precise
 from stepwell.generate.solvers import CONTINUOUS, SOLVERS
 from stepwell.processes.flow import FlowProcess
+
+_RHO = 7.0
+_LARGEST_SIGMA = 80.0
+"""Where a flow begins if its network predicts eps, which says nothing of x0 at the end without signal."""
+
+
+def stops(process: NoiseProcess, steps: int) -> Tensor:
+    """Unit times [steps] from noise to data, in float64; after the last one comes the data itself.
+
+    Flows have evenly spaced times, which their own shift then moves (Esser et al. 2024); everything else the
+    noise levels of EDM (Karras et al. 2022, Eq. 5) between the process's own ends.
+    """
+    ends = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    if isinstance(process, FlowProcess):
+        first = ends[:1]
+        if process.prediction == "eps":
+            first = process.at_log_snr(-2 * torch.tensor([_LARGEST_SIGMA], dtype=torch.float64).log())
+        even = first * torch.arange(steps, 0, -1, dtype=torch.float64) / steps
+        if process.timesteps is None:
+            return even
+        # Timestep k of T has the share k / T of noise; the middle of its bin is never rounded into another.
+        return ((even * process.timesteps + 0.5).floor().clamp(min=1) - 0.5) / process.timesteps
+    most, least = torch.exp(-process.log_snr(ends) / 2) ** (1 / _RHO)
+    sigmas = (most + torch.linspace(0, 1, steps, dtype=torch.float64) * (least - most)) ** _RHO
+    return process.at_log_snr(-2 * sigmas.log()).clamp(0, 1)
+
 
 Network = Callable[[Tensor, PerExample], Tensor]
 """(input [B, C, H, W], time [B]) -> output [B, C, H, W], guided already."""

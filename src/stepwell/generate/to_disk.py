@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from stepwell.core.errors import InvalidParameter
-from stepwell.core.group import WorkerGroup
 from stepwell.core.process import NoiseProcess
-from stepwell.core.ranks import meet, share
+from stepwell.core.ranks import WorkerGroup, meet, share
 from stepwell.data.source import to_pixels
-from stepwell.generate.identity import identity_of
-from stepwell.generate.images import Decode, Request, checked_route, generate
-from stepwell.generate.npz_writer import NpzWriter
-from stepwell.generate.writers import FolderWriter, SheetWriter, Writer
+from stepwell.generate.images import Decode, Request, checked_route, generate, guided
+from stepwell.generate.solvers import CATALOGUE
+from stepwell.generate.write import FolderWriter, NpzWriter, SheetWriter, Writer, identity_of
 
 
 @dataclass(frozen=True)
@@ -86,3 +85,45 @@ def writer_of(task: Task, out: Path, group: WorkerGroup) -> Writer:
             f"{out.name}: images are written as a folder of PNGs, an .npz or a .png sheet."
         )
     return FolderWriter(out)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of a whole task."""
+
+    evaluations: int
+    """Of the network, for each image."""
+    batch_seconds: float
+    """Of one evaluation of one batch, with both halves of guidance."""
+    seconds: float
+    """In all, decoding included, writing not."""
+
+
+@torch.no_grad()
+def cost_of(task: Task, processes: int) -> Cost:
+    """Measured on one evaluation and one decoding of one batch."""
+    request, solver = task.request, CATALOGUE[task.request.solver]
+    like = next(task.denoiser.parameters())
+    batch = request.batches()[0]
+    x, time_told = like.new_zeros((len(batch), *request.shape)), like.new_zeros(len(batch))
+    found = request.labels_of(batch)
+    labels = None if found is None else torch.tensor(found, device=like.device)
+    shown = request.channels_of(batch, like)
+    network = _seconds(lambda: guided(task.denoiser, x, time_told, labels, request.guidance, shown))
+    decoding = _seconds(lambda: task.decode(x))
+    rounds = -(-len(request.batches()) // processes)
+    return Cost(
+        solver.evaluations(request.steps, guided=request.guidance != 1),
+        network,
+        rounds * (solver.evaluations(request.steps) * network + decoding),
+    )
+
+
+def _seconds(call: Callable[[], Tensor]) -> float:
+    """Of the second call, up to a result on the host: the first one warms up."""
+    seconds = 0.0
+    for _ in range(2):
+        begun = time.perf_counter()
+        call().cpu()
+        seconds = time.perf_counter() - begun
+    return seconds

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 import stepwell
 from stepwell.core.sampler import State
-from stepwell.core.shapes import per_example
-from stepwell.pacing.out_of_turn import OutOfTurn
+from stepwell.core.tensors import per_example
+from stepwell.pacer.window import OutOfTurn
 from stepwell.processes.edm import EdmProcess
 
 

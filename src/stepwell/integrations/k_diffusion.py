@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from stepwell.core.errors import InvalidParameter
-from stepwell.core.shapes import PerExample
-from stepwell.integrations.counted import examples
+from stepwell.core.tensors import PerExample
+from stepwell.integrations.callbacks import examples
 from stepwell.pacer import Pace, Pacer
 from stepwell.processes.edm import EdmProcess
 

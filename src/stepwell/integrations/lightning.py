@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from stepwell.core.errors import InvalidParameter
-from stepwell.integrations.never_drawn import require_draws, require_pacer
+from stepwell.integrations.callbacks import require_draws, require_pacer
 from stepwell.pacer import Pacer
 
 if TYPE_CHECKING:

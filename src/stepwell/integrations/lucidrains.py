@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from stepwell.core.errors import Unsupported
-from stepwell.core.shapes import PerExample
+from stepwell.core.tensors import PerExample
 from stepwell.loss_at import ReadyLoss, arguments
 from stepwell.processes.discrete import DiscreteProcess
 from stepwell.processes.scheduler import process_from

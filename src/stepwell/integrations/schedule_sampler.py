@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from stepwell.core.errors import InvalidParameter
-from stepwell.core.group import worker_group
+from stepwell.core.ranks import worker_group
 from stepwell.core.sampler import pmf
-from stepwell.core.shapes import PerExample
-from stepwell.integrations.counted import examples
+from stepwell.core.tensors import PerExample
+from stepwell.integrations.callbacks import examples
 from stepwell.pacer import Pacer
 
 _CALL = "schedule_sampler.sample(micro, device, micro_cond)"

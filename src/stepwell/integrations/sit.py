@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from stepwell.core.errors import InvalidParameter, Unsupported
-from stepwell.core.shapes import PerExample
+from stepwell.core.tensors import PerExample
 from stepwell.loss_at import ReadyLoss, arguments, bare
 from stepwell.pacer import Pacer
 from stepwell.processes.flow import FlowProcess

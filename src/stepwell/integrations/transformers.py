@@ -10,9 +10,9 @@ import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from stepwell.core.errors import StateMismatch
-from stepwell.integrations.never_drawn import require_draws, require_pacer
+from stepwell.integrations.callbacks import require_draws, require_pacer
 from stepwell.pacer import Pacer
-from stepwell.runs.whole import write_whole
+from stepwell.runs.io import write_whole
 
 FILE = "stepwell.pt"
 """The pacer's state, in each checkpoint's folder."""

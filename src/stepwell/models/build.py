@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from stepwell.core import require
-from stepwell.models.denoiser import Denoiser
+from stepwell.models.denoiser import Denoiser, Task
 from stepwell.models.entries import MODELS
-from stepwell.models.task import Task
 
 
 def build(

@@ -1,4 +1,4 @@
-"""Any diffusers-style network as a denoiser: labels, extra input channels, learned variance."""
+"""What a network is built for."""
 
 from __future__ import annotations
 
@@ -7,9 +7,60 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+from stepwell.core import require
 from stepwell.core.errors import InvalidParameter
-from stepwell.core.shapes import PerExample
+from stepwell.core.tensors import PerExample
+
+
+@dataclass(frozen=True)
+class Task:
+    """Shapes in and out, labels, and dropout: all that a family needs beside a size."""
+
+    channels: int
+    image_size: int
+    classes: int = 0
+    """0: no labels. Otherwise one label more is embedded, `classes`: that of no class, for guidance."""
+    extra_channels: int = 0
+    learned_variance: bool = False
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        require.count("channels", self.channels)
+        require.count("image_size", self.image_size)
+        require.count("classes", self.classes, least=0)
+        require.count("extra_channels", self.extra_channels, least=0)
+        require.between("dropout", self.dropout, 0, 1)
+
+    @property
+    def channels_in(self) -> int:
+        """Channels that the network sees."""
+        return self.channels + self.extra_channels
+
+    @property
+    def channels_out(self) -> int:
+        """Channels that it answers: twice as many with a learned variance."""
+        return self.channels * (2 if self.learned_variance else 1)
+
+    def check(self, name: str, images: Tensor) -> None:
+        """Refuse images [B, C, H, W] of another shape: a transformer's positions belong to one size."""
+        wanted = (self.channels_in, self.image_size, self.image_size)
+        if images.dim() != 4 or images.shape[1:] != wanted:
+            raise InvalidParameter(
+                f"model {name} was built for images of shape {wanted}, not {tuple(images.shape[1:])}. "
+                "Resize the data (size=...) or build the model for theirs."
+            )
+
+
+def patches_across(name: str, image_size: int, patch: int) -> int:
+    """How many patches make a row of the image, or an error that says which sizes fit."""
+    if image_size % patch:
+        raise InvalidParameter(
+            f"model {name} cuts images into patches of {patch}x{patch}: their size must be a multiple of "
+            f"{patch}, not {image_size}. Resize the data (size=...) or take a U-Net."
+        )
+    return image_size // patch
 
 
 @dataclass(frozen=True)
@@ -62,3 +113,50 @@ class Denoiser(nn.Module):
             return condition.labels
         dropped = torch.rand(count, device=device) < self.label_dropout
         return torch.where(dropped, self.classes, condition.labels)
+
+
+def reduced(images: Tensor, factor: int) -> Tensor:
+    """Images [B, C, H, W] averaged over squares of `factor` pixels: [B, C, H / factor, W / factor]."""
+    return F.avg_pool2d(images, factor)
+
+
+def enlarged(low: Tensor, factor: int) -> Tensor:
+    """Small images [B, C, h, w] at `factor` times their size, bilinear: what needs no network."""
+    return F.interpolate(low, scale_factor=factor, mode="bilinear", align_corners=False)
+
+
+@dataclass(frozen=True)
+class Conditioning:
+    """What the network is told of its examples beside time."""
+
+    super_resolution: int = 0
+    """The factor by which images are reduced; 0: the network is shown no low-resolution image."""
+
+    def __post_init__(self) -> None:
+        require.count("super_resolution", self.super_resolution, least=0)
+
+    def extra_channels(self, shape: tuple[int, int, int]) -> int:
+        """How many input channels it adds for examples of a shape; the factor has to divide their size."""
+        factor = self.super_resolution
+        if factor == 0:
+            return 0
+        channels, height, width = shape
+        if height % factor or width % factor:
+            raise InvalidParameter(
+                f"super_resolution={factor} cannot reduce images of {height}x{width}: give a factor that "
+                "divides their size, or another size."
+            )
+        return channels
+
+    def of(self, x0: Tensor, labels: PerExample | None) -> Condition:
+        """The condition of examples x0 [B, C, H, W] with labels [B]."""
+        return Condition(labels, self.channels(x0))
+
+    def channels(self, x0: Tensor) -> Tensor | None:
+        """The companions [B, C, H, W] of examples x0 [B, C, H, W]."""
+        factor = self.super_resolution
+        return enlarged(reduced(x0, factor), factor) if factor else None
+
+
+UNTOLD = Conditioning()
+"""Nothing but labels."""

@@ -1,22 +1,100 @@
-"""DiT (Peebles and Xie 2023): diffusers' transformer with one embedder of time and label, as published.
-
-DiTTransformer2DModel holds an embedder of time and label in every block, copies of each other in converted
-checkpoints. Trained from scratch they would drift apart, cost 75 M parameters more in DiT-XL/2, and each
-would hide labels by its own coins. So the embedder is taken out and asked once; the blocks are diffusers'.
-"""
+"""Images and times as tokens."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from diffusers import DiTTransformer2DModel
 from diffusers.models.embeddings import CombinedTimestepLabelEmbeddings
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from stepwell.core.shapes import PerExample
-from stepwell.models.denoiser import Answer
-from stepwell.models.task import Task, patches_across
+from stepwell.core.tensors import PerExample
+from stepwell.models.denoiser import Answer, Task, patches_across
+
+
+def patchify(images: Tensor, patch: int) -> Tensor:
+    """[B, C, H, W] -> [B, (H / p) (W / p), C p p], row by row."""
+    blocks: Tensor = images.unflatten(3, (-1, patch)).unflatten(2, (-1, patch))  # [B, C, rows, p, columns, p]
+    return blocks.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
+
+
+def unpatchify(tokens: Tensor, patch: int, rows: int) -> Tensor:
+    """The inverse of `patchify`: [B, N, C p p] -> [B, C, H, W]."""
+    # [B, rows, columns, C, p, p]
+    blocks: Tensor = tokens.unflatten(2, (-1, patch, patch)).unflatten(1, (rows, -1))
+    return blocks.permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3)
+
+
+def sinusoids(time: PerExample, width: int) -> Tensor:
+    """[B, width] cosines and sines of time, periods 2 pi to 20000 pi (Vaswani et al. 2017).
+
+    Any real time has a value: discrete steps are whole numbers, flows and EDM have all of them.
+    """
+    half = width // 2
+    exponents = torch.arange(half, device=time.device, dtype=torch.float32) / half
+    angles = time.to(torch.float32)[:, None] * torch.exp(-math.log(10_000) * exponents)
+    return torch.cat([angles.cos(), angles.sin()], dim=-1)
+
+
+class Attention(nn.Module):
+    """Self-attention of several heads; queries, keys and values have no bias (Bao et al. 2023)."""
+
+    def __init__(self, width: int, heads: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query_key_value = nn.Linear(width, 3 * width, bias=False)
+        self.project = nn.Linear(width, width)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """[B, N, D] -> [B, N, D]."""
+        split = self.query_key_value(tokens).unflatten(-1, (3, self.heads, -1))
+        query, key, value = split.permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(query, key, value)
+        joined: Tensor = self.dropout(self.project(mixed.transpose(1, 2).flatten(2)))
+        return joined
+
+
+class Perceptron(nn.Module):
+    """Two layers, four times as wide between them, with GELU."""
+
+    def __init__(self, width: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.widen = nn.Linear(width, 4 * width)
+        self.narrow = nn.Linear(4 * width, width)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """[B, N, D] -> [B, N, D]."""
+        inner = self.dropout(F.gelu(self.widen(tokens)))
+        told: Tensor = self.dropout(self.narrow(inner))
+        return told
+
+
+class Block(nn.Module):
+    """x + attention(norm(x)), then x + perceptron(norm(x)); a long skip is concatenated and projected first.
+
+    Of the ways to add a skip that Bao et al. 2023 compare, this is the one they choose.
+    """
+
+    def __init__(self, width: int, heads: int, dropout: float = 0.0, skip: bool = False) -> None:
+        super().__init__()
+        self.join = nn.Linear(2 * width, width) if skip else None
+        self.norm_attention = nn.LayerNorm(width)
+        self.attention = Attention(width, heads, dropout)
+        self.norm_perceptron = nn.LayerNorm(width)
+        self.perceptron = Perceptron(width, dropout)
+
+    def forward(self, tokens: Tensor, skip: Tensor | None = None) -> Tensor:
+        """[B, N, D] and the skip [B, N, D] of the partner block -> [B, N, D]."""
+        if self.join is not None and skip is not None:
+            tokens = self.join(torch.cat([tokens, skip], dim=-1))
+        tokens = tokens + self.attention(self.norm_attention(tokens))
+        told: Tensor = tokens + self.perceptron(self.norm_perceptron(tokens))
+        return told
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from diffusers.models.resnet import ResnetBlock2D
 from torch import nn
 
 from stepwell.core.errors import InvalidParameter
-from stepwell.models.task import Task
+from stepwell.models.denoiser import Task
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from stepwell.core.shapes import PerExample
-from stepwell.models.denoiser import Answer
-from stepwell.models.task import Task, patches_across
-from stepwell.models.tokens import patchify, sinusoids, unpatchify
-from stepwell.models.transformer_block import Block
+from stepwell.core.tensors import PerExample
+from stepwell.models.denoiser import Answer, Task, patches_across
+from stepwell.models.dit import Block, patchify, sinusoids, unpatchify
 
 
 @dataclass(frozen=True)

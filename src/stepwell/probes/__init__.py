@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from stepwell.core.probe import NoProbe, Probe
-from stepwell.core.probe_spec import DecreaseSpec, GradientSpec, ProbeSpec
+from stepwell.core.probe import DecreaseSpec, GradientSpec, NoProbe, Probe, ProbeSpec
 from stepwell.probes.decrease import Decrease
 from stepwell.probes.gradients import Gradients
 

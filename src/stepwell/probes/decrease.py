@@ -12,13 +12,11 @@ from torch import Tensor
 
 from stepwell.core.condition import leaves, rebuilt
 from stepwell.core.feedback import DecreaseSignal
-from stepwell.core.probe import View
-from stepwell.core.probe_spec import DecreaseSpec
+from stepwell.core.probe import DecreaseSpec, View
 from stepwell.core.sampler import State
-from stepwell.core.shapes import PerExample
+from stepwell.core.tensors import PerExample
 from stepwell.core.tick import Tick
-from stepwell.probes.dropout import forked
-from stepwell.probes.examples import noise
+from stepwell.probes.examples import forked, noise
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
-"""The examples of a probe: which images, at which times, with which noise."""
+"""Dropout while a probe measures: from a random state of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -12,8 +13,23 @@ from stepwell.core.condition import leaves, rebuilt
 from stepwell.core.density import Density, inside
 from stepwell.core.errors import Unsupported
 from stepwell.core.sampler import State
-from stepwell.core.shapes import PerExample
+from stepwell.core.tensors import PerExample
 from stepwell.core.tick import Tick
+
+
+@contextmanager
+def forked(tick: Tick, stream: str, device: torch.device) -> Iterator[None]:
+    """torch's generators as a function of a named stream of the tick, and as they were afterwards."""
+    with torch.random.fork_rng([] if device.type == "cpu" else [device], device_type=_type(device)):
+        torch.default_generator.manual_seed(tick.key(stream))
+        if device.type != "cpu":
+            torch.manual_seed(tick.key(stream))
+        yield
+
+
+def _type(device: torch.device) -> str:
+    # fork_rng always keeps the CPU's state; with no other device to keep, its kind must only exist.
+    return "cuda" if device.type == "cpu" else device.type
 
 
 class Pool:

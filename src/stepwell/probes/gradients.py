@@ -1,9 +1,10 @@
-"""Gradients of one stratum of time: two halves of different images, streamed into sketches."""
+"""Parameters that FSDP keeps in parts (DTensor), known without importing what takes a second."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -12,14 +13,90 @@ from torch.nn import Parameter
 from stepwell.core.condition import joined, select
 from stepwell.core.errors import Unsupported
 from stepwell.core.feedback import GradientSignal
-from stepwell.core.probe import View
-from stepwell.core.probe_spec import GradientSpec
+from stepwell.core.probe import GradientSpec, View
 from stepwell.core.sampler import State
-from stepwell.core.shapes import PerExample
-from stepwell.probes.dropout import forked
-from stepwell.probes.examples import Pool, between, noise, times
-from stepwell.probes.sharded import is_sharded
-from stepwell.probes.sketch import Sketch
+from stepwell.core.tensors import PerExample
+from stepwell.core.tick import stream_key, uniforms
+from stepwell.probes.examples import Pool, between, forked, noise, times
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+
+
+def is_sharded(tensor: Tensor) -> TypeGuard[DTensor]:
+    """Whether this rank may hold only a part of it: where such tensors are, their module is loaded."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(tensor, module.DTensor)
+
+
+def local(tensor: Tensor) -> Tensor:
+    """What this rank holds of a tensor."""
+    return tensor.to_local() if is_sharded(tensor) else tensor
+
+
+def held(parameter: Tensor) -> tuple[int, int]:
+    """The range of flat coordinates that this rank holds: rows, as FSDP shards them."""
+    if not is_sharded(parameter):
+        return 0, parameter.numel()
+    from torch.distributed.tensor import Shard
+
+    (placement, *more) = parameter.placements
+    if more or not isinstance(placement, Shard) or placement.dim != 0:
+        raise Unsupported(
+            f"a parameter is placed as {parameter.placements}: gradient probes know parameters that are "
+            "whole or sharded along their first dimension over one mesh dimension (fully_shard's default)."
+        )
+    rows, world = parameter.shape[0], parameter.device_mesh.size()
+    each = -(-rows // world)
+    low = min(rows, each * parameter.device_mesh.get_local_rank())
+    width = parameter.numel() // max(rows, 1)
+    return low * width, min(rows, low + each) * width
+
+
+DIMENSIONS = 4093
+"""A multiple of what the noise of a few dozen examples leaves to see: more buckets change nothing.
+
+Coordinates take the buckets in turn. A prime number of them keeps the column of a matrix, where one input
+stands out, from falling into a few: of 4096 and for 1024 inputs it would be 4, with an error of a half.
+"""
+
+
+class Sketch:
+    """The signs and places of one list of parameters, made once (a byte per coordinate)."""
+
+    def __init__(self, parameters: Sequence[Parameter], dimensions: int = DIMENSIONS) -> None:
+        self._dimensions = dimensions
+        self._signs: list[Tensor] = []
+        self._first: list[int] = []
+        total = 0
+        for number, parameter in enumerate(parameters):
+            low, high = held(parameter)
+            here = local(parameter)
+            chance = uniforms(stream_key("sketch", number), parameter.numel(), here.device)[low:high]
+            self._signs.append(torch.where(chance < 0.5, -1, 1).to(torch.int8))
+            self._first.append((total + low) % dimensions)
+            total += parameter.numel()
+        self.width = min(total, dimensions)
+        """Buckets in use: all, unless there are fewer coordinates."""
+
+    def fits(self, parameters: Sequence[Parameter]) -> bool:
+        """Whether it was made for as many parameters: some may have been frozen or thawed since."""
+        return len(parameters) == len(self._signs)
+
+    def __call__(self, gradients: Iterable[Tensor | None]) -> Tensor:
+        """The sketch [width] of gradients, one for each parameter in order; None is 0."""
+        result: Tensor | None = None
+        for gradient, signs, first in zip(gradients, self._signs, self._first, strict=True):
+            folded = signs.new_zeros(self._dimensions, dtype=torch.float32)
+            if gradient is not None and signs.numel():
+                signed = local(gradient).detach().float().reshape(-1) * signs
+                last = -(first + signed.numel()) % self._dimensions
+                padded = torch.nn.functional.pad(signed, (first, last))
+                folded = padded.view(-1, self._dimensions).sum(0)
+            result = folded if result is None else result + folded
+        if result is None:
+            raise Unsupported("there is nothing to train: no parameter requires a gradient.")
+        return result[: self.width]
 
 
 class Gradients:

@@ -1,4 +1,4 @@
-"""What a probe sees of a training run."""
+"""The metric in which an optimizer takes its steps."""
 
 from __future__ import annotations
 
@@ -13,12 +13,27 @@ from torch.nn import Parameter
 
 from stepwell.core.density import Density
 from stepwell.core.errors import InvalidParameter, Unsupported
-from stepwell.core.group import WorkerGroup
-from stepwell.core.preconditioner import adam_scale
 from stepwell.core.process import NoiseProcess
-from stepwell.core.shapes import PerExample
+from stepwell.core.ranks import WorkerGroup
+from stepwell.core.tensors import PerExample
 from stepwell.core.tick import Tick
 from stepwell.weightings import Weighting
+
+
+def adam_scale(optimizer: Any, parameter: Parameter) -> Tensor | None:
+    """1 / (sqrt(v) + eps) of Adam and its relatives, like the parameter; None if there is no such state."""
+    state = optimizer.state.get(parameter, {})
+    moment, step = state.get("max_exp_avg_sq", state.get("exp_avg_sq")), state.get("step")
+    if moment is None or step is None:
+        return None
+    group = next(g for g in optimizer.param_groups if any(p is parameter for p in g["params"]))
+    if "betas" not in group or "eps" not in group:
+        return None
+    bias = 1 - group["betas"][1] ** step
+    # A bias read on the device costs nothing; `step` may be a tensor there.
+    scale: Tensor = 1 / ((moment / bias).sqrt() + group["eps"])
+    return scale
+
 
 LossAt = Callable[[Tensor, Tensor, PerExample, Any], PerExample]
 """(x0, noise, u, condition) -> the plain loss of each example, differentiable."""

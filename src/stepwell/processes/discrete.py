@@ -10,9 +10,8 @@ from torch import Tensor
 from stepwell.core import require
 from stepwell.core.density import Uniform
 from stepwell.core.errors import InvalidParameter
-from stepwell.core.lookup import Lookup, precise
 from stepwell.core.process import NoiseProcess
-from stepwell.core.shapes import PerExample
+from stepwell.core.tensors import Lookup, PerExample, precise
 from stepwell.processes import schedules
 from stepwell.processes.prediction import MIXES, prediction_name
 

@@ -7,8 +7,8 @@ import torch
 from stepwell.core import require
 from stepwell.core.errors import Unsupported
 from stepwell.core.log_snr import Normal, over_log_snr
-from stepwell.core.shapes import PerExample
-from stepwell.processes.exploding import ExplodingProcess, logarithms
+from stepwell.core.tensors import PerExample
+from stepwell.processes.ve import ExplodingProcess, logarithms
 
 
 class EdmProcess(ExplodingProcess):

@@ -6,13 +6,11 @@ import torch
 from torch import Tensor
 
 from stepwell.core import require
-from stepwell.core.density import Density, Uniform
+from stepwell.core.density import Density, Shift, Uniform
 from stepwell.core.errors import Unsupported
 from stepwell.core.log_snr import Normal, over_log_snr
-from stepwell.core.lookup import precise
 from stepwell.core.process import NoiseProcess
-from stepwell.core.shapes import PerExample
-from stepwell.core.warp import Shift
+from stepwell.core.tensors import PerExample, precise
 from stepwell.processes.prediction import MIXES, prediction_name
 
 PREDICTIONS = ("velocity", "eps", "x0")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from stepwell.core.errors import unknown
-from stepwell.core.shapes import PerExample, per_example
+from stepwell.core.tensors import PerExample, per_example
 
 Mix = tuple[PerExample, PerExample]
 

@@ -9,7 +9,7 @@ from stepwell.core import require
 from stepwell.core.density import Uniform
 from stepwell.core.errors import InvalidParameter
 from stepwell.core.process import NoiseProcess
-from stepwell.core.shapes import PerExample
+from stepwell.core.tensors import PerExample
 from stepwell.processes.prediction import MIXES, prediction_name
 
 PREDICTIONS = ("eps", "v", "x0")

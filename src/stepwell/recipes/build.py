@@ -14,17 +14,16 @@ from torch import Tensor, nn
 
 from stepwell.catalogue import build as named
 from stepwell.core.errors import StepwellError
-from stepwell.core.group import worker_group
 from stepwell.core.process import NoiseProcess
+from stepwell.core.ranks import worker_group
 from stepwell.data.batches import Ahead, Batches
 from stepwell.data.load import load as load_data
 from stepwell.data.source import DataSet, to_pixels
 from stepwell.evaluate.bands import HeldOutLoss
 from stepwell.generate.images import Decode, Request
-from stepwell.generate.originals import Originals
 from stepwell.generate.solvers import solver_for
-from stepwell.models.denoiser import Denoiser
-from stepwell.models.low_resolution import Conditioning
+from stepwell.generate.super_resolution import Originals
+from stepwell.models.denoiser import Conditioning, Denoiser
 from stepwell.objective import Objective
 from stepwell.pacer import Pacer
 from stepwell.processes.discrete import DiscreteProcess
@@ -36,9 +35,9 @@ from stepwell.recipes.schema import Recipe
 from stepwell.recipes.start import read as read_start
 from stepwell.runs.directory import RECIPE
 from stepwell.train import checkpoint
+from stepwell.train.duties import Plan
 from stepwell.train.ema import Ema
-from stepwell.train.plan import Plan
-from stepwell.train.schedule import Warmup
+from stepwell.train.learning_rate import Warmup
 from stepwell.train.step import Training
 
 LATENTS_WITHIN = 10.0

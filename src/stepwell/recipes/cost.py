@@ -1,17 +1,59 @@
-"""What a recipe will cost, before anybody pays: everything that can be counted on paper."""
+"""Named GPUs: what their makers publish, and the share of it that training usually gets."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from stepwell.catalogue import build as named
-from stepwell.core.probe_spec import DecreaseSpec, GradientSpec, ProbeSpec
+from stepwell.core.probe import DecreaseSpec, GradientSpec, ProbeSpec
 from stepwell.generate.solvers import CATALOGUE, solver_for
-from stepwell.models.low_resolution import Conditioning
+from stepwell.models.denoiser import Conditioning
 from stepwell.processes.discrete import DiscreteProcess
+from stepwell.recipes.meta_flops import Flops, NetworkCount, Shape, count, network_on_paper, shape_of
 from stepwell.recipes.method import resolve
-from stepwell.recipes.on_paper import Flops, NetworkCount, Shape, count, network_on_paper, shape_of
 from stepwell.recipes.schema import Recipe
+
+UTILISATION = (0.2, 0.4)
+"""Assumed share of the peak, from and to: training of diffusion models rarely gets more, small ones less."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """Dense peaks in TFLOPS, without sparsity, sums in float32."""
+
+    name: str
+    gigabytes: int
+    bf16: float
+    tf32: float
+    fp32: float
+
+    def seconds(self, work: Flops, precision: str, utilisation: float) -> float:
+        """How long some work takes at a share of the peak.
+
+        In float32 torch runs convolutions in TF32 and matrix products in full, unless it is told otherwise.
+        """
+        if precision == "no":
+            ideal = work.convolution / self.tf32 + work.other / self.fp32
+        else:
+            ideal = work.total / self.bf16
+        return ideal / 1e12 / utilisation
+
+    def hours(self, work: Flops, precision: str) -> tuple[float, float]:
+        """The estimate, from and to."""
+        slow, fast = (self.seconds(work, precision, share) / 3600 for share in UTILISATION)
+        return fast, slow
+
+
+GPUS = (
+    # NVIDIA's data sheets: A100 (2021), H100 SXM (2023; published with sparsity, halved here).
+    Gpu("A100-80GB", 80, bf16=312, tf32=156, fp32=19.5),
+    Gpu("H100-80GB", 80, bf16=989, tf32=495, fp32=67),
+    # NVIDIA's architecture white papers: Ada (2022), Ampere GA102 (2020).
+    Gpu("RTX 4090", 24, bf16=165, tf32=82.6, fp32=82.6),
+    Gpu("RTX 3090", 24, bf16=71, tf32=35.6, fp32=35.6),
+)
+
 
 SAMPLES = 50_000
 """Images of an FID, as the field counts them."""
@@ -120,3 +162,93 @@ def probe_images(spec: ProbeSpec | None, batch: int, processes: int) -> tuple[in
     if isinstance(spec, GradientSpec):
         return 0, 2 * -(-spec.images // processes)
     return 0, 0
+
+
+_FILLED = 0.9
+"""Of a GPU's memory: the rest is for the allocator and the kernels."""
+
+
+def text(cost: Cost) -> str:
+    """All that is counted, and the estimates."""
+    return "\n".join([*_network(cost), *_memory(cost), *_work(cost), *_hours(cost)])
+
+
+def _network(cost: Cost) -> Iterator[str]:
+    recipe, shape = cost.recipe, "x".join(map(str, cost.shape))
+    learning = f", {cost.network.learning:,} of them learn (rank {recipe.lora})" if recipe.lora else ""
+    yield f"{recipe.model}: {cost.network.parameters:,} parameters{learning}, examples {shape}"
+    seen = f"{cost.images:,} images seen"
+    if cost.data_images:
+        seen += f" ({cost.images / cost.data_images:.1f} times the data's {cost.data_images:,})"
+    yield f"{recipe.steps:,} steps of {cost.images // recipe.steps:,}: {seen}"
+    disk = f"{recipe.keep} kept: {_bytes(recipe.keep * cost.checkpoint)}"
+    yield f"{_bytes(cost.checkpoint)} a checkpoint, {disk}"
+
+
+def _memory(cost: Cost) -> Iterator[str]:
+    parts = ", ".join(f"{name} {_bytes(size)}" for name, size in cost.held.items())
+    each, total = (_range(pair, _bytes) for pair in (cost.activations, cost.memory))
+    yield f"memory: {parts}; activations {each} an example"
+    yield f"memory of one process at batch {cost.recipe.batch}: about {total}; kernels need more beside it"
+
+
+def _work(cost: Cost) -> Iterator[str]:
+    network, step = cost.network, cost.step
+    yield (
+        f"one example: {_flops(network.forward)} forward ({network.forward.total / 2e9:.2f} billion "
+        f"multiplications), {_flops(network.training)} with the way back"
+    )
+    share = cost.probe.total / (step.total - cost.probe.total)
+    extra = f", of which {cost.recipe.method} measures with {100 * share:.1f} % on top" if share else ""
+    yield f"one step of one process: {_flops(step)}{extra}"
+    whole = cost.training * cost.processes
+    yield f"training: {_flops(whole)}" + (f" on {cost.processes} processes" if cost.processes > 1 else "")
+    yield (
+        f"{SAMPLES:,} images by {cost.solver}, {cost.evaluations} evaluations each: "
+        f"{_flops(cost.sampling)}, {100 * cost.sampling.total / whole.total:.0f} % of training; "
+        f"Inception's features for FID: {_flops(INCEPTION * SAMPLES)}"
+    )
+
+
+def _hours(cost: Cost) -> Iterator[str]:
+    low, high = (f"{100 * share:.0f}" for share in UTILISATION)
+    kind = "float32" if cost.recipe.precision == "no" else cost.recipe.precision
+    each = f" with {cost.processes} of them" if cost.processes > 1 else " with one of them"
+    yield (
+        f"estimated, not measured, at {low} to {high} % of the published peak{each}: training in {kind}, "
+        "images in float32, where convolutions use TF32"
+    )
+    for gpu in GPUS:
+        train = _range(gpu.hours(cost.training, cost.recipe.precision), _hour)
+        sample = _range(gpu.hours(cost.sampling * (1 / cost.processes), "no"), _hour)
+        yield f"  {gpu.name:10} training {train}, {SAMPLES:,} images {sample}{_room(cost, gpu)}"
+
+
+def _room(cost: Cost, gpu: Gpu) -> str:
+    low, high = (size / 1e9 for size in cost.memory)
+    if high < _FILLED * gpu.gigabytes:
+        return ""
+    verdict = "may not fit" if low < _FILLED * gpu.gigabytes else "does not fit"
+    return f" ({verdict} at batch {cost.recipe.batch}: take less, with more accumulate)"
+
+
+def _range(ends: tuple[float, float], shown: Callable[[float], str]) -> str:
+    low, high = map(shown, ends)
+    return low if low == high else f"{low} to {high}"
+
+
+def _bytes(count: float) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+
+
+def _flops(work: Flops) -> str:
+    for size, name in ((1e18, "EFLOP"), (1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP")):
+        if work.total >= size:
+            return f"{work.total / size:.3g} {name}"
+    return f"{work.total / 1e6:.3g} MFLOP"
+
+
+def _hour(hours: float) -> str:
+    if hours < 1:
+        return f"{60 * hours:.0f} min" if hours > 1 / 60 else "a minute"
+    return f"{hours:,.0f} h" if hours >= 10 else f"{hours:.1f} h"

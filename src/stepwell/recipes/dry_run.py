@@ -13,10 +13,9 @@ from accelerate import Accelerator
 from stepwell.data.load import EMBEDDED
 from stepwell.data.source import DataSet
 from stepwell.recipes.build import Experiment, data_of, network_of, objective_of, on_cpu, training_of
-from stepwell.recipes.cost import Cost, cost_of
-from stepwell.recipes.cost_text import text
+from stepwell.recipes.cost import Cost, cost_of, text
 from stepwell.recipes.load import BadRecipe, load
-from stepwell.recipes.on_paper import Uncountable
+from stepwell.recipes.meta_flops import Uncountable
 from stepwell.recipes.schema import Recipe
 from stepwell.recipes.start import read as read_start
 from stepwell.train.step import train_step

@@ -14,8 +14,7 @@ from stepwell.catalogue.find import canonical, split_pair
 from stepwell.core.errors import StepwellError, unknown
 from stepwell.generate.solvers import CONTINUOUS, DISCRETE, SOLVERS, solver_for
 from stepwell.models.entries import MODELS
-from stepwell.recipes.files import workload_files
-from stepwell.recipes.method import resolve
+from stepwell.recipes.method import resolve, workload_files
 from stepwell.recipes.schema import Recipe
 
 if TYPE_CHECKING:
@@ -183,7 +182,7 @@ def _fine_tuning(recipe: Recipe) -> list[str]:
 
 def _shown(recipe: Recipe) -> list[str]:
     """What is chosen of the data, and what of it the network is shown."""
-    from stepwell.data.only_classes import parsed
+    from stepwell.data.load import parsed
 
     found = []
     try:

@@ -6,15 +6,13 @@ import torch
 
 from stepwell.catalogue.build import as_process
 from stepwell.core.errors import StepwellError
-from stepwell.core.random import stream_key
+from stepwell.core.tick import stream_key
 from stepwell.data.source import DataSet
 from stepwell.models import lora
 from stepwell.models.build import build as build_model
-from stepwell.models.denoiser import Denoiser
-from stepwell.models.low_resolution import Conditioning
-from stepwell.recipes.fit import require_fit
+from stepwell.models.denoiser import Conditioning, Denoiser
 from stepwell.recipes.schema import Recipe
-from stepwell.recipes.start import Start
+from stepwell.recipes.start import Start, require_fit
 
 
 def network_of(recipe: Recipe, data: DataSet, start: Start | None = None) -> Denoiser:

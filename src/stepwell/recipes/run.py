@@ -1,8 +1,9 @@
-"""Run a recipe: the one function behind `stepwell train`."""
+"""Which ways to start several processes the trainer can take."""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -12,20 +13,43 @@ import torch
 from accelerate import Accelerator
 
 from stepwell.core.density import Uniform
-from stepwell.core.errors import StepwellError
+from stepwell.core.errors import StepwellError, Unsupported
 from stepwell.generate.images import generate
-from stepwell.generate.writers import sheet_of
+from stepwell.generate.write import sheet_of
 from stepwell.recipes.build import Experiment, evaluation_of, experiment, on_cpu, plan_of, training_of
-from stepwell.recipes.launch import require_whole_networks
 from stepwell.recipes.method import resolve
 from stepwell.recipes.schema import MAY_CHANGE, Recipe
 from stepwell.runs.directory import ENVIRONMENT, RECIPE, Run, RunError
 from stepwell.runs.environment import environment
-from stepwell.runs.whole import write_json
+from stepwell.runs.io import write_json
 from stepwell.train import checkpoint
+from stepwell.train.duties import Hooks, Position, finished
 from stepwell.train.loop import train
-from stepwell.train.plan import Hooks, Position, finished
 from stepwell.train.step import Training
+
+_SHARDING = {
+    "FSDP": "ACCELERATE_USE_FSDP",
+    "DeepSpeed": "ACCELERATE_USE_DEEPSPEED",
+    "Megatron-LM": "ACCELERATE_USE_MEGATRON_LM",
+}
+"""What splits a network over ranks, and the variable by which accelerate's launcher asks for it."""
+
+
+def require_whole_networks() -> None:
+    """Refuse launches that split the network: the average, checkpoints and evaluation need all of it.
+
+    Left alone, a run under FSDP2 would end at its first evaluation: rank 0 cannot put the averaged weights in
+    place, and the others report a lost connection. Before accelerate is asked, which fails here without GPUs.
+    """
+    for name, variable in _SHARDING.items():
+        if os.environ.get(variable, "").lower() == "true":
+            raise Unsupported(
+                f"this launch asks for {name}, and `stepwell train` keeps the whole network on every GPU "
+                "(DDP): launch without it (accelerate: --multi_gpu; torchrun as it is), with a smaller batch "
+                "and more accumulate if memory is short. A network that fits no GPU trains in a loop of your "
+                "own with stepwell.Pacer, which supports fully_shard: see docs/scale.md."
+            )
+
 
 Say = Callable[[str], None]
 Progress = Callable[[int, dict[str, Any]], None]

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from stepwell.evaluate.bits import bits_per_dimension
+from stepwell.evaluate.distances import Moments, frechet_distance, kernel_distance
 from stepwell.evaluate.extractors import Extractor, extractor
-from stepwell.evaluate.frechet import Moments, frechet_distance, kernel_distance
 from stepwell.generate.images import Request, generate
-from stepwell.generate.originals import Originals
+from stepwell.generate.super_resolution import Originals
 from stepwell.processes.discrete import DiscreteProcess
 from stepwell.recipes.build import Experiment, evaluation_of
 from stepwell.recipes.latents import psnr

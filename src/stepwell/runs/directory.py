@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from stepwell.runs.finite import finite
-from stepwell.runs.whole import write_json
+from stepwell.runs.io import finite, write_json
 
 RECIPE, ENVIRONMENT, METRICS = "recipe.json", "environment.json", "metrics.jsonl"
 

@@ -12,10 +12,9 @@ from stepwell.core.density import Table, edges
 from stepwell.core.errors import Unsupported
 from stepwell.core.feedback import Feedback
 from stepwell.core.increments import areas
-from stepwell.core.lookup import Lookup
 from stepwell.core.process import NoiseProcess
 from stepwell.core.sampler import Draw, Metrics, State, TimestepSampler, matching
-from stepwell.core.shapes import PerExample
+from stepwell.core.tensors import Lookup, PerExample
 from stepwell.core.tick import Tick
 from stepwell.samplers.static import Static
 

@@ -7,16 +7,15 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from stepwell.core.density import inside
+from stepwell.core.density import Shift, Squeeze, Warp, inside
 from stepwell.core.errors import Unsupported
 from stepwell.core.feedback import Feedback
-from stepwell.core.probe_spec import ProbeSpec, Times
+from stepwell.core.probe import ProbeSpec, Times
 from stepwell.core.process import NoiseProcess
 from stepwell.core.sampler import Draw, Metrics, TimestepSampler
-from stepwell.core.shapes import PerExample
+from stepwell.core.tensors import PerExample
 from stepwell.core.tick import Tick
-from stepwell.core.warp import Shift, Squeeze, Warp
-from stepwell.samplers.wrapped import Wrapped, uncorrected
+from stepwell.samplers.combinators import Wrapped, uncorrected
 
 
 def within(sampler: TimestepSampler, low: float, high: float) -> TimestepSampler:

@@ -13,12 +13,11 @@ from torch import Tensor, nn
 from stepwell.core.sampler import Metrics
 from stepwell.core.tick import Tick
 from stepwell.data.batches import Ahead, Batch, Batches
-from stepwell.models.denoiser import Condition
-from stepwell.models.low_resolution import UNTOLD, Conditioning
+from stepwell.models.denoiser import UNTOLD, Condition, Conditioning
 from stepwell.objective import Objective
 from stepwell.pacer import Pacer
 from stepwell.train.ema import Ema
-from stepwell.train.schedule import Warmup
+from stepwell.train.learning_rate import Warmup
 
 
 @dataclass

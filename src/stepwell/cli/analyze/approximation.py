@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepwell.cli.analyze import figure
-from stepwell.cli.analyze.recipe import recipe_of
-from stepwell.cli.analyze.subject import add_arguments, count, moments
+from stepwell.cli.analyze.subject import add_arguments, count, moments, recipe_of
 from stepwell.cli.extra import require_extra
 from stepwell.core.errors import StepwellError
-from stepwell.runs.finite import finite
+from stepwell.runs.io import finite
 
 if TYPE_CHECKING:
     from stepwell.analyze.approximation import Approximation, Fit
-    from stepwell.analyze.jackknife import Estimate
+    from stepwell.analyze.gradients import Estimate
 
 _EXAMPLES = """examples:
   stepwell analyze approximation runs/fashion16-uniform-0

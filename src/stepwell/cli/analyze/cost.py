@@ -8,11 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from stepwell.cli.analyze.recipe import recipe_of
-from stepwell.cli.analyze.subject import add_arguments, count, whole_numbers
+from stepwell.cli.analyze.subject import add_arguments, count, recipe_of, whole_numbers
 from stepwell.cli.extra import require_extra
 from stepwell.core.errors import StepwellError
-from stepwell.runs.finite import finite
+from stepwell.runs.io import finite
 
 if TYPE_CHECKING:
     from stepwell.analyze.step_cost import StepCost, Stepped

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from stepwell.cli import chart
 from stepwell.cli.analyze import figure
-from stepwell.cli.analyze.recipe import recipe_of
+from stepwell.cli.analyze.subject import recipe_of
 from stepwell.core.errors import StepwellError, UnknownName
-from stepwell.runs.finite import finite
+from stepwell.runs.io import finite
 
 if TYPE_CHECKING:
     from stepwell.analyze.densities import Densities

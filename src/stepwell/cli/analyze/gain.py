@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from stepwell.cli import chart
 from stepwell.cli.analyze.subject import add_arguments, count, subject
 from stepwell.cli.extra import require_extra
-from stepwell.runs.finite import finite
+from stepwell.runs.io import finite
 
 if TYPE_CHECKING:
     from stepwell.analyze.gain import Gain
-    from stepwell.analyze.jackknife import Estimate
+    from stepwell.analyze.gradients import Estimate
     from stepwell.train.step import Training
 
 _EXAMPLES = """examples:

@@ -14,7 +14,7 @@ from stepwell.cli.analyze import figure
 from stepwell.cli.analyze.subject import add_arguments, count, subject
 from stepwell.cli.extra import require_extra
 from stepwell.core.errors import StepwellError
-from stepwell.runs.finite import finite
+from stepwell.runs.io import finite
 
 if TYPE_CHECKING:
     from stepwell.analyze.interdependence import Alignments, Interdependence
@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> None:
     title = f"{options.what}: {moment.made.recipe.method} on {moment.made.recipe.process}"
     title += f", after {moment.steps} steps"
     if options.save is not None:
-        from stepwell.cli.analyze.heat_maps import draw
+        from stepwell.cli.analyze.figure import draw
 
         draw(found, title, options.save)
     if options.json:

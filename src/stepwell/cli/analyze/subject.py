@@ -1,8 +1,9 @@
-"""What is analyzed: a run, or a workload that is trained for a short while first."""
+"""The recipe of what is analyzed, where no weights are needed."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -14,7 +15,34 @@ from stepwell.core.errors import StepwellError
 
 if TYPE_CHECKING:
     from stepwell.recipes.build import Experiment
+    from stepwell.recipes.schema import Recipe
     from stepwell.train.step import Training
+
+
+def recipe_of(what: str, settings: Sequence[str] = ()) -> Recipe:
+    """Of a run directory, or of a workload with its settings."""
+    from stepwell.recipes.load import check, load
+    from stepwell.recipes.method import workload_files
+    from stepwell.runs.directory import RECIPE
+
+    file = Path(what) / RECIPE
+    if not file.exists():
+        if what.endswith(".toml") or what in workload_files():
+            return load(what, settings)
+        if Path(what).is_dir():
+            raise StepwellError(f"{what} is not a run: it has no {RECIPE}. Train one with out={what}.")
+        raise StepwellError(
+            f"{what} is neither a run directory nor a workload (known: {', '.join(workload_files())})."
+        )
+    if settings:
+        raise StepwellError(
+            f"{' '.join(settings)}: settings belong to a workload, and {what} is a run: it keeps its own."
+        )
+    try:
+        return check(json.loads(file.read_text()), source=str(file))
+    except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise StepwellError(f"{file} cannot be read: {error}.") from None
+
 
 SHORT_STEPS = 200
 """Training before a probe of a workload: gradients of fresh weights say little about a run."""
@@ -55,7 +83,7 @@ def moments(options: argparse.Namespace, at: Sequence[int]) -> Iterator[Moment]:
 
 def _run_directory(options: argparse.Namespace) -> Path | None:
     """The directory of a run; None if a workload was named."""
-    from stepwell.recipes.files import workload_files
+    from stepwell.recipes.method import workload_files
     from stepwell.runs.directory import RECIPE
 
     path = Path(options.what)
@@ -79,7 +107,7 @@ def _finished_run(path: Path) -> Moment:
 
     from stepwell.recipes.build import on_cpu, trained, training_of
     from stepwell.train import checkpoint
-    from stepwell.train.tree import to_device
+    from stepwell.train.checkpoint import to_device
 
     # The last weights: their average is another point, with another gradient.
     made = trained(path, averaged=False)

@@ -14,10 +14,10 @@ from stepwell.cli.analyze import figure
 from stepwell.cli.analyze.subject import add_arguments, count, moments, whole_numbers
 from stepwell.cli.extra import require_extra
 from stepwell.core.errors import StepwellError
-from stepwell.runs.finite import finite
+from stepwell.runs.io import finite
 
 if TYPE_CHECKING:
-    from stepwell.analyze.jackknife import Estimate
+    from stepwell.analyze.gradients import Estimate
     from stepwell.analyze.variance import Variance
 
 _EXAMPLES = """examples:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from stepwell.compare.colours import COLOURS
-from stepwell.compare.summary import Heat, MethodView, RunView, Summary
+from stepwell.compare.views import Heat, MethodView, RunView, Summary
 
 OCTAVES = 6
 """Densities are kept between 2^-6 and 2^6 times uniform: a byte each, 3 % fine."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from html import escape
 
 from stepwell.compare.colours import COLOURS
-from stepwell.compare.summary import Table
+from stepwell.compare.views import Table
 
 _ESTIMATE = re.compile(r"(?P<value>\S+) (?P<interval>\((?P<low>\S+) to (?P<high>\S+)\))(?P<rest>.*)")
 _WIDTH, _FARTHEST = 132, math.log(4)

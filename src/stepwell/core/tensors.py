@@ -1,0 +1,48 @@
+"""Names for the two shapes that everything here has: one value per example, or one example."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+State: TypeAlias = dict[str, Any]
+"""Tensors, numbers, strings and dicts of these: nothing that needs code to load."""
+
+Metrics: TypeAlias = Mapping[str, Tensor]
+"""Scalars on the device where they were made: reading them is the caller's choice."""
+
+PerExample: TypeAlias = Tensor
+"""[B]: one value per example."""
+
+
+def per_example(values: PerExample, like: Tensor) -> Tensor:
+    """`values` [B] as [B, 1, ..., 1], so that it multiplies the examples of `like` [B, ...]."""
+    return values.reshape(-1, *([1] * (like.dim() - 1)))
+
+
+def precise(values: Tensor) -> torch.dtype:
+    """float64 where the device has it (not Apple's MPS), else float32."""
+    return torch.float32 if values.device.type == "mps" else torch.float64
+
+
+class Lookup:
+    """Float64 values, copied once to every device and dtype that asks."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.values = values.detach().to("cpu", torch.float64)
+        self._copies: dict[tuple[torch.device, torch.dtype], Tensor] = {}
+
+    def on(self, device: torch.device, dtype: torch.dtype) -> Tensor:
+        """The whole table on a device, in a dtype."""
+        found = self._copies.get((device, dtype))
+        if found is None:
+            found = self.values.to(device=device, dtype=dtype)
+            self._copies[device, dtype] = found
+        return found
+
+    def at(self, index: Tensor, dtype: torch.dtype) -> Tensor:
+        """The entries at `index`, on its device."""
+        return self.on(index.device, dtype)[index]

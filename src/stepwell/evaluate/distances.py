@@ -1,0 +1,264 @@
+"""Improved precision and recall (Kynkäänniemi et al. 2019): how much of each set lies within the other.
+
+A set's region is the union of balls around its features, each as large as the distance to the k-th nearest
+other one. Distances are made in tiles, so no matrix of all pairs is ever held.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from stepwell.core import require
+from stepwell.core.errors import InvalidParameter
+from stepwell.core.tick import stream_key
+
+_TILE = 1024
+
+
+class PrecisionRecall(NamedTuple):
+    """Shares from 0 to 1."""
+
+    precision: float
+    """Of the generated features within the region of the real ones."""
+    recall: float
+    """Of the real features within the region of the generated ones."""
+
+
+def precision_recall(generated: Tensor, real: Tensor, *, k: int = 3) -> PrecisionRecall:
+    """Both shares of two sets of features [N, D] and [M, D]; the paper's k is 3."""
+    require.count("k", k)
+    for name, features in (("generated", generated), ("real", real)):
+        if features.dim() != 2 or len(features) <= k:
+            raise InvalidParameter(
+                f"{name} features must be [N, D] with more than {k} rows, not {list(features.shape)}."
+            )
+    if generated.shape[1] != real.shape[1]:
+        raise InvalidParameter(
+            f"features of {generated.shape[1]} and of {real.shape[1]} dimensions cannot be compared."
+        )
+    # Far from the origin |a|^2 - 2ab + |b|^2 loses digits: the common mean goes first.
+    centre = real.double().mean(0)
+    a, b = generated.double() - centre, real.double() - centre
+    return PrecisionRecall(_share_within(a, b, _radii(b, k)), _share_within(b, a, _radii(a, k)))
+
+
+def _radii(features: Tensor, k: int) -> Tensor:
+    """[N]: the squared distance of each to its k-th nearest other one."""
+    found = list[Tensor]()
+    for start in range(0, len(features), _TILE):
+        rows = features[start : start + _TILE]
+        nearest = rows.new_empty(len(rows), 0)
+        for other in range(0, len(features), _TILE):
+            tile = _squared_distances(rows, features[other : other + _TILE])
+            if other == start:
+                tile.fill_diagonal_(torch.inf)
+            joined = torch.cat([nearest, tile], 1)
+            nearest = joined.topk(min(k, joined.shape[1]), largest=False).values
+        found.append(nearest[:, k - 1])
+    return torch.cat(found)
+
+
+def _share_within(points: Tensor, centres: Tensor, radii: Tensor) -> float:
+    inside = 0
+    for rows in points.split(_TILE):
+        hit = torch.zeros(len(rows), dtype=torch.bool)
+        for near, reach in zip(centres.split(_TILE), radii.split(_TILE), strict=True):
+            hit |= (_squared_distances(rows, near) <= reach).any(1)
+        inside += int(hit.sum())
+    return inside / len(points)
+
+
+def _squared_distances(a: Tensor, b: Tensor) -> Tensor:
+    norms = a.square().sum(1)[:, None] + b.square().sum(1)
+    return norms.addmm_(a, b.T, alpha=-2).clamp_(min=0)
+
+
+_SUBSET = 1000
+"""Of the kernel distance, as its authors chose."""
+_BLOCK = 256
+
+
+class Moments:
+    """The mean and covariance of features that arrive in batches, in float64 (Chan et al. 1979)."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.mean = torch.zeros(0, dtype=torch.float64)
+        self._scatter = torch.zeros(0, 0, dtype=torch.float64)
+
+    def __repr__(self) -> str:
+        return f"Moments(count={self.count}, dimensions={len(self.mean)})"
+
+    @property
+    def covariance(self) -> Tensor:
+        """[D, D]: the unbiased estimate."""
+        if self.count < 2:
+            raise InvalidParameter(f"a covariance needs at least 2 samples, not {self.count}.")
+        return self._scatter / (self.count - 1)
+
+    @property
+    def too_few(self) -> bool:
+        """Whether the covariance is singular for want of samples: distances are then biased upwards."""
+        return self.count <= len(self.mean)
+
+    def add(self, features: Tensor) -> Moments:
+        """Take in a batch of features [B, D]; returns itself."""
+        values = _features(features)
+        batch = Moments()
+        batch.count, batch.mean = len(values), values.mean(0)
+        batch._scatter = (values - batch.mean).T @ (values - batch.mean)
+        return self.merge(batch)
+
+    def merge(self, other: Moments) -> Moments:
+        """Take in what another one has seen; returns itself."""
+        if other.count == 0:
+            return self
+        if self.count == 0:
+            self.count, self.mean, self._scatter = other.count, other.mean.clone(), other._scatter.clone()
+            return self
+        _same_dimensions(self.mean, other.mean)
+        total, gap = self.count + other.count, other.mean - self.mean
+        self._scatter += other._scatter + torch.outer(gap, gap) * (self.count * other.count / total)
+        self.mean += gap * (other.count / total)
+        self.count = total
+        return self
+
+
+class Normal(Protocol):
+    """A mean [D] and a covariance [D, D], in float64."""
+
+    @property
+    def mean(self) -> Tensor: ...
+    @property
+    def covariance(self) -> Tensor: ...
+
+
+def frechet_distance(a: Normal, b: Normal) -> float:
+    """|m1 - m2|^2 + tr(C1 + C2 - 2 (C1 C2)^1/2), between two normals (Dowson and Landau 1982).
+
+    Few samples bias it upwards (see `Moments.too_few`): compare only at equal counts.
+    """
+    first, second = a.covariance, b.covariance
+    _same_dimensions(a.mean, b.mean)
+    total = first.trace() + second.trace()
+    overlap = _overlap_by_eigenvalues(first, second)
+    if overlap is None:
+        overlap = torch.linalg.svdvals(_factor(first).T @ _factor(second)).sum()
+    return max(float((a.mean - b.mean).square().sum() + total - 2 * overlap), 0.0)
+
+
+class KernelDistance(NamedTuple):
+    """An unbiased estimate, so below 0 at times, and the error of it that comes from the finite sets."""
+
+    mean: float
+    standard_error: float
+
+
+def kernel_distance(
+    features_a: Tensor, features_b: Tensor, *, subsets: int = 50, size: int | None = None, seed: int = 0
+) -> KernelDistance:
+    """The squared MMD with kernel (x.y / D + 1)^3, averaged over random subsets (Binkowski et al. 2018, KID).
+
+    `size` examples of each set are in a subset: by default 1000, but at most half of the smaller set. The
+    subsets share examples, so their spread / sqrt(subsets) would be far too small an error; this one is the
+    delete-d jackknife's (Shao and Wu 1989).
+    """
+    a, b = _checked(features_a), _checked(features_b)
+    _same_dimensions(a[0], b[0])
+    smaller = min(len(a), len(b))
+    size = min(_SUBSET, smaller // 2) if size is None else size
+    if not 2 <= require.count("size", size, least=0) < smaller:
+        raise InvalidParameter(
+            f"subsets of {size} from sets of {len(a)} and {len(b)}: give at least 4 examples of each, "
+            "and a size of at least 2 that leaves some out."
+        )
+    generator = torch.Generator().manual_seed(stream_key(seed, "kernel-distance"))
+    found = torch.stack(
+        [
+            _squared_mmd(_subset(a, size, generator), _subset(b, size, generator))
+            for _ in range(require.count("subsets", subsets, least=2))
+        ]
+    )
+    error = float(found.std()) * math.sqrt(size / (smaller - size))
+    return KernelDistance(float(found.mean()), error)
+
+
+def _overlap_by_eigenvalues(first: Tensor, second: Tensor) -> Tensor | None:
+    """tr (C1 C2)^1/2 from the eigenvalues of L' C2 L where L L' = C1; None if one of them is singular.
+
+    The roots of eigenvalues that should be 0 are 1e-8 and not 1e-16: so singular covariances go by singular
+    values of factors, which have no such error and take four times as long. Of others, with eigenvalues over
+    up to 14 powers of ten, both ways agree to 2e-12 of the traces.
+    """
+    lower = _triangle(first)
+    if lower is None or _triangle(second) is None:
+        return None
+    overlap: Tensor = torch.linalg.eigvalsh(_congruent(lower, second)).clamp(min=0).sqrt().sum()
+    return overlap
+
+
+def _triangle(covariance: Tensor) -> Tensor | None:
+    """The Cholesky factor, or None if a pivot is no more than rounding."""
+    lower, failed = torch.linalg.cholesky_ex(covariance)
+    least = len(covariance) * torch.finfo(covariance.dtype).eps * covariance.diagonal().max()
+    singular = bool(failed) or bool((lower.diagonal().square() <= least).any())
+    return None if singular else lower
+
+
+def _congruent(lower: Tensor, symmetric: Tensor) -> Tensor:
+    """The lower half of L' S L, which is all that `eigvalsh` reads, at a third of two whole products."""
+    made = torch.zeros_like(symmetric)
+    for start in range(0, len(lower), _BLOCK):
+        stop = start + _BLOCK
+        right = symmetric[start:, start:] @ lower[start:, start:stop]
+        made[start:, start:stop] = lower[start:, start:].T @ right
+    return made
+
+
+def _factor(covariance: Tensor) -> Tensor:
+    """F [D, rank] with F F' = C; eigenvalues that are rounding, negative ones too, count as 0."""
+    values, vectors = torch.linalg.eigh(covariance)
+    kept = values > len(values) * torch.finfo(values.dtype).eps * values[-1].clamp(min=0)
+    factor: Tensor = vectors[:, kept] * values[kept].sqrt()
+    return factor
+
+
+def _squared_mmd(a: Tensor, b: Tensor) -> Tensor:
+    """The unbiased estimate from two sets of the same size: no example meets itself."""
+    pairs = len(a) * (len(a) - 1)
+    within = sum((_kernel(x, x).sum() - _kernel_with_itself(x).sum() for x in (a, b)), a.new_zeros(()))
+    return within / pairs - 2 * _kernel(a, b).mean()
+
+
+def _kernel(a: Tensor, b: Tensor) -> Tensor:
+    return (a @ b.T / a.shape[1] + 1) ** 3
+
+
+def _kernel_with_itself(a: Tensor) -> Tensor:
+    return (a.square().mean(1) + 1) ** 3
+
+
+def _subset(values: Tensor, size: int, generator: torch.Generator) -> Tensor:
+    return values[torch.randperm(len(values), generator=generator)[:size]].to(torch.float64)
+
+
+def _features(features: Tensor) -> Tensor:
+    return _checked(features).to(torch.float64)
+
+
+def _checked(features: Tensor) -> Tensor:
+    if features.dim() != 2 or len(features) == 0:
+        raise InvalidParameter(f"features must be [B, D] with B of at least 1, not {tuple(features.shape)}.")
+    values = features.detach().cpu()
+    if not torch.isfinite(values).all():
+        raise InvalidParameter("features must be finite: some are NaN or infinite.")
+    return values
+
+
+def _same_dimensions(a: Tensor, b: Tensor) -> None:
+    if len(a) != len(b):
+        raise InvalidParameter(f"features of {len(a)} and of {len(b)} dimensions cannot be compared.")

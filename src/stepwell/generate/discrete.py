@@ -1,0 +1,204 @@
+"""A process as a diffusers scheduler, built from the same table it was trained with."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from diffusers import (
+    DDIMScheduler,
+    DDPMScheduler,
+    DPMSolverMultistepScheduler,
+    HeunDiscreteScheduler,
+    UniPCMultistepScheduler,
+)
+from torch import Generator, Tensor
+
+from stepwell.core import require
+from stepwell.core.errors import InvalidParameter, Unsupported
+from stepwell.core.process import NoiseProcess
+from stepwell.core.tensors import PerExample
+from stepwell.generate.continuous import Network
+from stepwell.generate.solvers import DISCRETE, SOLVERS
+from stepwell.processes.discrete import DiscreteProcess
+
+_PREDICTIONS = {"eps": "epsilon", "x0": "sample", "v": "v_prediction"}
+_LARGEST_SIGMA = {"heun": 80.0, "dpm-solver++": math.exp(5.1), "unipc": math.exp(5.1)}
+"""Where the solvers of the ODE start: Karras et al. 2022, Table 1; Lu et al.'s code clips log(a / s) at -5.1.
+
+Cosine ends at sigma 20,000 and a zero-SNR process at infinity; above these values there is only noise, and
+steps spent there are lost."""
+
+_INSTEAD = {"euler": "ddim, which takes the same steps", "ancestral": "ddpm"}
+
+
+def scheduler_of(
+    process: NoiseProcess, solver: str, learned_variance: bool = False, clip: float | None = 1.0
+) -> Any:
+    """DDPM (Ho et al. 2020), DDIM (Song et al. 2021), Heun (Karras et al. 2022), DPM-Solver++ or UniPC."""
+    table = _checked(process, solver)
+    if solver in _LARGEST_SIGMA:
+        table = _below(table, _LARGEST_SIGMA[solver], solver)
+    clipping: dict[str, Any] = {"clip_sample": clip is not None, "clip_sample_range": clip or 1.0}
+    shared: dict[str, Any] = {
+        "num_train_timesteps": table.timesteps,
+        "trained_betas": table.betas().tolist(),
+        "prediction_type": _PREDICTIONS[table.prediction],
+    }
+    if solver == "ddpm":
+        variance = "learned_range" if learned_variance else "fixed_large"
+        return DDPMScheduler(**shared, **clipping, variance_type=variance)
+    if solver == "ddim":
+        return DDIMScheduler(**shared, **clipping, set_alpha_to_one=True, timestep_spacing="trailing")
+    if solver == "heun":
+        with _quiet():
+            return HeunDiscreteScheduler(**shared, **clipping, use_karras_sigmas=True)
+    kind = DPMSolverMultistepScheduler if solver == "dpm-solver++" else UniPCMultistepScheduler
+    scheduler = kind(**shared, thresholding=clip is not None, final_sigmas_type="zero")
+    if clip is not None:
+        # Dynamic thresholding with a fixed threshold is clipping; the quantile that it computes first changes
+        # nothing and refuses batches of more than 16 million values.
+        scheduler._threshold_sample = partial(torch.clamp, min=-clip, max=clip)
+    return scheduler
+
+
+def set_steps(scheduler: Any, steps: int) -> None:
+    """Make a scheduler ready for a trajectory of so many steps."""
+    with _quiet():
+        scheduler.set_timesteps(steps)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without NumPy 2's complaint about np.array(tensor), which diffusers calls and torch has to answer."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "__array__ implementation", DeprecationWarning)
+        yield
+
+
+def _checked(process: NoiseProcess, solver: str) -> DiscreteProcess:
+    require.one_of("solver", solver, SOLVERS)
+    if not isinstance(process, DiscreteProcess):
+        raise Unsupported(
+            f"{solver} generates from discrete processes (linear, cosine, quadratic, scaled-linear), "
+            f"and this model was trained on {process}."
+        )
+    if solver not in DISCRETE:
+        raise Unsupported(
+            f"{solver} generates where time is continuous (flow, edm, vp, ve), and this model was trained on "
+            f"{process}: use {_INSTEAD.get(solver, 'ddim')}, or another of {', '.join(DISCRETE)}."
+        )
+    if process.prediction == "eps" and float(process.alphas_cumprod()[-1]) == 0:
+        raise Unsupported(
+            "the last timestep has no signal (zero_terminal_snr), and there the noise says nothing about the "
+            "image: such a model must be trained with prediction=v or x0."
+        )
+    return process
+
+
+def _below(process: DiscreteProcess, sigma: float, solver: str) -> DiscreteProcess:
+    """The first timesteps of a process, up to a noise level relative to the signal."""
+    kept = process.alphas_cumprod()
+    count = int((1 - kept <= sigma**2 * kept).sum())
+    if count < 2:
+        raise Unsupported(
+            f"{solver} needs two timesteps with at most {sigma:.0f} times as much noise as signal, and "
+            f"{process} has {count}: use ddim or ddpm."
+        )
+    return DiscreteProcess(kept[:count], process.prediction)
+
+
+@dataclass(frozen=True)
+class Route:
+    """From noise to data, one batch after the other: `start` forgets the one before."""
+
+    scheduler: Any
+    solver: str
+    steps: int
+    times: Tensor
+    """[evaluations]: int64, or float32 where a solver stops between the timesteps of training."""
+    eta: float = 0.0
+
+    def follow(self, network: Network, noise: Tensor, generators: Sequence[Generator]) -> Tensor:
+        """Images [B, C, H, W] from unit noise; `generators` make what noise is added on the way."""
+        x = self.start(noise)
+        for step in range(len(self.times)):
+            shown, time = self.seen(x, step)
+            x = self.step(network(shown, time), x, step, generators)
+        return x
+
+    def start(self, noise: Tensor) -> Tensor:
+        """Unit noise [B, C, H, W] at the solver's scale."""
+        set_steps(self.scheduler, self.steps)
+        started: Tensor = noise * self.scheduler.init_noise_sigma
+        return started
+
+    def seen(self, x: Tensor, step: int) -> tuple[Tensor, PerExample]:
+        """What the network is shown, [B, C, H, W], and told, [B]."""
+        shown = self.scheduler.scale_model_input(x, self.scheduler.timesteps[step])
+        return shown, self.times[step].to(x.device).expand(len(x))
+
+    def step(self, output: Tensor, x: Tensor, step: int, generators: Sequence[Generator]) -> Tensor:
+        """One step towards data, from the network's output [B, C or 2 C, H, W]."""
+        more: dict[str, Any] = {}
+        if self.solver in ("ddpm", "ddim"):
+            more["generator"] = list(generators)
+        if self.solver == "ddim":
+            more["eta"] = self.eta
+        if self.solver != "ddpm":
+            # A learned variance is of DDPM's chain.
+            output = output[:, : x.shape[1]]
+        moved: Tensor = self.scheduler.step(output, self.scheduler.timesteps[step], x, **more).prev_sample
+        return moved
+
+
+def route_of(
+    process: NoiseProcess,
+    solver: str,
+    steps: int,
+    *,
+    learned_variance: bool = False,
+    clip: float | None = 1.0,
+    eta: float = 0.0,
+) -> Route:
+    """`steps` steps of a solver through a process."""
+    scheduler = scheduler_of(process, solver, learned_variance, clip)
+    assert isinstance(process, DiscreteProcess)
+    kept = process.alphas_cumprod()
+    _check_steps(solver, steps, len(kept), scheduler.config.num_train_timesteps)
+    if (solver == "ddpm" and steps < len(kept)) or (solver == "ddim" and len(kept) % steps):
+        times = _evenly_spaced(len(kept), steps)
+        shorter = DiscreteProcess(kept[times], process.prediction)
+        scheduler = scheduler_of(shorter, solver, learned_variance, clip)
+        set_steps(scheduler, steps)
+        return Route(scheduler, solver, steps, times[scheduler.timesteps], eta)
+    set_steps(scheduler, steps)
+    return Route(scheduler, solver, steps, scheduler.timesteps, eta)
+
+
+def _evenly_spaced(timesteps: int, steps: int) -> Tensor:
+    """The timesteps [steps] of a shorter chain, which is then gone through whole (Nichol and Dhariwal 2021).
+
+    diffusers' own shorter chains are not used where they go wrong: DDPM adds noise after the last step unless
+    that is t = 0; DDIM goes from t to t - T // steps, which is not its own next timestep where steps do not
+    divide T; and the rounding of some (29 or 31 of 1000) ends at t = -1.
+    """
+    return torch.arange(1, steps + 1, dtype=torch.float64).mul(timesteps / steps).round().long() - 1
+
+
+def _check_steps(solver: str, steps: int, timesteps: int, usable: int) -> None:
+    if steps > timesteps:
+        raise InvalidParameter(f"{steps} denoising steps are more than the process's {timesteps} timesteps.")
+    if solver == "heun" and steps < 2:
+        raise InvalidParameter("heun spaces its noise levels between two ends: it needs 2 steps or more.")
+    if solver in ("dpm-solver++", "unipc") and steps >= usable:
+        raise InvalidParameter(
+            f"{solver} steps between different timesteps, of which it uses {usable} here: "
+            f"{usable - 1} steps at most, not {steps}."
+        )

@@ -1,0 +1,267 @@
+"""What images were made by: a small file beside them, so that nobody mixes two models in one folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Protocol
+from zipfile import ZipFile, ZipInfo
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from stepwell.core.errors import InvalidParameter, StepwellError
+from stepwell.core.process import NoiseProcess
+from stepwell.generate.images import Request
+from stepwell.generate.super_resolution import Originals, as_picture, sheet
+from stepwell.runs.io import write_json
+
+NAME = "generation.json"
+
+
+class OtherImages(StepwellError, ValueError):
+    """A place that holds images of another model, seed or solver."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """All that a pixel depends on. The batch size is not part of it, and of a folder not the count either."""
+
+    values: dict[str, Any]
+
+    def claim(self, record: Path, holds_images: bool) -> None:
+        """Write the record, or check that it says the same; `record`'s place may hold images already."""
+        if not record.exists():
+            if holds_images:
+                raise OtherImages(
+                    f"{_place(record)} holds files that are not of stepwell generate: choose another --out."
+                )
+            record.parent.mkdir(parents=True, exist_ok=True)
+            write_json(record, self.values)
+            return
+        before = _read(record)
+        changed = [
+            f"{key} was {before.get(key)!r} and is {self.values.get(key)!r}"
+            for key in sorted(before.keys() | self.values.keys())
+            if before.get(key) != self.values.get(key)
+        ]
+        if changed:
+            raise OtherImages(
+                f"{_place(record)} holds other images ({'; '.join(changed)}): repeat the command that "
+                "made them to continue it, or choose another --out."
+            )
+
+
+def identity_of(denoiser: nn.Module, process: NoiseProcess, request: Request, count: bool) -> Identity:
+    """The identity of a request to a network; with its `count` if the file is made for it."""
+    of_images = ("shape", "solver", "steps", "seed", "labels", "guidance", "eta", "clip")
+    values = {name: getattr(request, name) for name in (*of_images, *(["count"] if count else []))}
+    values |= {"process": repr(process), "weights": fingerprint(denoiser)}
+    if request.originals is not None:
+        values["originals"] = str(request.originals)
+    # As JSON has them: lists for tuples.
+    return Identity(json.loads(json.dumps(values)))
+
+
+def fingerprint(network: nn.Module) -> str:
+    """16 hexadecimal digits of the weights, by name."""
+    return digest_of(network.state_dict())
+
+
+def digest_of(tensors: Mapping[str, Tensor]) -> str:
+    """16 hexadecimal digits of tensors and their names."""
+    digest = blake2b(digest_size=8)
+    for name, tensor in sorted(tensors.items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _read(record: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(record.read_text(encoding="utf-8"))
+    except ValueError:
+        values = None
+    if not isinstance(values, dict):
+        raise OtherImages(
+            f"{record} is damaged: delete it with the images it belongs to, or choose another --out."
+        )
+    return values
+
+
+def _place(record: Path) -> Path:
+    return record.parent if record.name == NAME else record.with_name(record.name.removesuffix(f".{NAME}"))
+
+
+class NpzWriter:
+    """`images` [N, H, W, C] uint8 and, of a conditional network, `labels` [N] int64.
+
+    Until it is finished there are two files beside it: the rows as an .npy, and a byte for each row that
+    says whether it is written. Rows are written at their place rather than into a memory map, whose pages
+    would count as memory of the process.
+    """
+
+    holds_a_fixed_count = True
+
+    def __init__(self, path: Path, count: int, shape: tuple[int, int, int], labels: list[int] | None) -> None:
+        channels, height, width = shape
+        self._path, self._labels = path, labels
+        self._shape = (count, height, width, channels)
+        self._rows = path.with_name(f"{path.name}.rows.npy")
+        self._done = path.with_name(f"{path.name}.done")
+
+    def prepare(self, identity: Identity) -> None:
+        begun = self._path.exists() or self._rows.exists()
+        identity.claim(self._path.with_name(f"{self._path.name}.{NAME}"), holds_images=begun)
+        if self._path.exists() or self._done.exists():
+            return
+        # The file of done rows comes last: with it, the rows are known to be there.
+        np.lib.format.open_memmap(self._rows, mode="w+", dtype=np.uint8, shape=self._shape)
+        self._done.write_bytes(bytes(self._shape[0]))
+
+    def has(self, indices: range) -> bool:
+        if self._path.exists():
+            return True
+        with self._done.open("rb") as done:
+            done.seek(indices.start)
+            return all(done.read(len(indices)))
+
+    def write(self, indices: range, images: Tensor) -> None:
+        rows = images.permute(0, 2, 3, 1).contiguous().cpu().numpy()
+        row_bytes = rows[0].nbytes
+        header = self._rows.stat().st_size - self._shape[0] * row_bytes
+        _write_at(self._rows, header + indices.start * row_bytes, rows.tobytes())
+        _write_at(self._done, indices.start, b"\x01" * len(indices))
+
+    def finish(self) -> None:
+        if not self._path.exists():
+            self._pack()
+        self._rows.unlink(missing_ok=True)
+        self._done.unlink(missing_ok=True)
+
+    def _pack(self) -> None:
+        missing = self._done.read_bytes().count(0)
+        if missing:
+            raise OtherImages(f"{missing} rows of {self._rows} are not written: run the same command again.")
+        temporary = self._path.with_name(f".{self._path.name}.part")
+        with ZipFile(temporary, "w") as archive:
+            # A ZipInfo without a date: the same images are the same bytes, whenever they are made.
+            with (
+                self._rows.open("rb") as rows,
+                archive.open(ZipInfo("images.npy"), "w", force_zip64=True) as out,
+            ):
+                shutil.copyfileobj(rows, out, 1 << 20)
+            if self._labels is not None:
+                with archive.open(ZipInfo("labels.npy"), "w") as out:
+                    np.lib.format.write_array(out, np.asarray(self._labels, dtype=np.int64))
+        temporary.replace(self._path)
+
+
+def _write_at(path: Path, offset: int, data: bytes) -> None:
+    """Write into the middle of a file, and wait until it is on the disk."""
+    with path.open("r+b") as stream:
+        stream.seek(offset)
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+LARGEST_SHEET = 4096
+
+
+class Writer(Protocol):
+    """One kind of output. `prepare` and `finish` are called by the first process only, all else by each."""
+
+    holds_a_fixed_count: bool
+    """Whether it has room for so many images and no more: another number is then another output."""
+
+    def prepare(self, identity: Identity) -> None:
+        """Make the place for images, or check that what it holds can be continued."""
+        ...
+
+    def has(self, indices: range) -> bool:
+        """Whether all these images are there already."""
+        ...
+
+    def write(self, indices: range, images: Tensor) -> None:
+        """Uint8 images [B, C, H, W] with these numbers."""
+        ...
+
+    def finish(self) -> None:
+        """All images of all processes are written."""
+        ...
+
+
+class FolderWriter:
+    """Single files, named by number; each appears as a whole or not at all."""
+
+    holds_a_fixed_count = False
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._there: frozenset[str] | None = None
+
+    def prepare(self, identity: Identity) -> None:
+        if self._folder.is_file():
+            raise InvalidParameter(f"{self._folder} is a file: name a folder, an .npz or a .png.")
+        occupied = self._folder.is_dir() and any(self._folder.iterdir())
+        identity.claim(self._folder / NAME, holds_images=occupied)
+
+    def has(self, indices: range) -> bool:
+        if self._there is None:
+            self._there = frozenset(entry.name for entry in os.scandir(self._folder))
+        return all(_file(index) in self._there for index in indices)
+
+    def write(self, indices: range, images: Tensor) -> None:
+        for index, image in zip(indices, images, strict=True):
+            temporary = self._folder / f".{_file(index)}.part"
+            as_picture(image).save(temporary, format="png")
+            temporary.replace(self._folder / _file(index))
+
+    def finish(self) -> None:
+        pass
+
+
+class SheetWriter:
+    """One picture of all images side by side; always made anew."""
+
+    holds_a_fixed_count = False
+
+    def __init__(self, path: Path, count: int, originals: Originals | None = None) -> None:
+        if count > LARGEST_SHEET:
+            raise InvalidParameter(
+                f"a sheet of {count:,} images is too large to look at ({LARGEST_SHEET:,} at most): "
+                "write a folder or an .npz instead."
+            )
+        self._path, self._originals = path, originals
+        self._held: list[Tensor] = []
+
+    def prepare(self, identity: Identity) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+
+    def has(self, indices: range) -> bool:
+        return False
+
+    def write(self, indices: range, images: Tensor) -> None:
+        self._held.append(images.cpu())
+
+    def finish(self) -> None:
+        sheet_of(torch.cat(self._held), self._originals).save(self._path)
+
+
+def sheet_of(images: Tensor, originals: Originals | None) -> Image.Image:
+    """All images side by side; those of super-resolution between their input and their original."""
+    if originals is not None:
+        return originals.triples(images)
+    return sheet(images, scale=max(1, 64 // images.shape[-1]))
+
+
+def _file(index: int) -> str:
+    return f"{index:06d}.png"

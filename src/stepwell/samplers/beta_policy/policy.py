@@ -1,0 +1,266 @@
+"""The policy network of Kim et al. (2025): from x0 to the two shapes of a Beta density."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from stepwell.core.sampler import State
+from stepwell.core.tick import stream_key, uniforms
+
+LARGEST = 32
+"""The side of an image that the published network is made for."""
+_SIDE, _CHANNELS, _DEPTH = 4, (32, 64, 128), 2
+FIRST_OUTPUT, SMALLEST_SHAPE = 0.5, 1e-5
+"""Of the official code: a = b = softplus(0.5) + 1e-5 = 0.974087 at first."""
+
+_Operation = Callable[..., Tensor]
+_CONVOLUTION: tuple[_Operation, ...] = (F.conv1d, F.conv2d, F.conv3d)
+_MAXIMUM: tuple[_Operation, ...] = (F.max_pool1d, F.max_pool2d, F.max_pool3d)
+_AVERAGE: tuple[_Operation, ...] = (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)
+
+
+def prepared(x0: Tensor, largest: int = LARGEST) -> Tensor:
+    """Examples as a policy sees them: [B, D], or [B, C, ...] with 1 to 3 sides, averaged to `largest`."""
+    x = x0.detach().to(torch.float32)
+    if x.dim() <= 2:
+        return x.reshape(len(x), -1)
+    x = x.flatten(4) if x.dim() > 5 else x
+    sides = [min(side, largest) for side in x.shape[2:]]
+    return x if sides == list(x.shape[2:]) else _AVERAGE[len(sides) - 1](x, sides)
+
+
+class _Layer(nn.Module):
+    """A weight and a bias, uniform within 1 / sqrt(fan in), as torch's layers start.
+
+    Not torch's layers: these would draw from the global generator.
+    """
+
+    def __init__(
+        self, operation: _Operation, shape: tuple[int, ...], name: str, device: torch.device
+    ) -> None:
+        super().__init__()
+        self._operation = operation
+        bound = 1 / math.sqrt(math.prod(shape[1:]))
+
+        def start(part: str, shape: tuple[int, ...]) -> nn.Parameter:
+            chance = uniforms(stream_key("policy", name, part), math.prod(shape), device)
+            return nn.Parameter(((2 * chance - 1) * bound).view(shape))
+
+        self.weight, self.bias = start("weight", shape), start("bias", shape[:1])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, out, ...] for [B, in, ...]."""
+        return self._operation(x, self.weight, self.bias)
+
+
+class PolicyNetwork(nn.Module):
+    """Three convolutions with pooling and an MLP (the official code's network), for any kind of example.
+
+    Vectors have no convolutions. What these leave is filled up to 4 per side, as 32 pixels give it, so that
+    all sizes of images share one network. Weights start from a fixed stream, alike on all ranks and devices.
+    """
+
+    def __init__(self, channels: int, sides: int, hidden: int, device: torch.device) -> None:
+        super().__init__()
+        self._sides = sides
+        widths = [channels, *_CHANNELS] if sides else [channels]
+        self.convolutions = nn.ModuleList(
+            _Layer(_convolution(sides), (out, width, *[3] * sides), f"convolution {number}", device)
+            for number, (width, out) in enumerate(pairwise(widths))
+        )
+        widths = [widths[-1] * _SIDE**sides, *[hidden] * _DEPTH, 2]
+        self.linear = nn.ModuleList(
+            _Layer(F.linear, (out, width), f"linear {number}", device)
+            for number, (width, out) in enumerate(pairwise(widths))
+        )
+        with torch.no_grad():
+            self.linear[-1].get_parameter("weight").zero_()
+            self.linear[-1].get_parameter("bias").fill_(FIRST_OUTPUT)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Two outputs [B, 2] for prepared examples."""
+        for layer in self.convolutions:
+            x = torch.relu(layer(x))
+            x = _MAXIMUM[self._sides - 1](x, [min(2, side) for side in x.shape[2:]])
+        # Sides of less than 32 leave less than 4. F.pad begins with the last of them.
+        missing = [(0, _SIDE - side) for side in reversed(x.shape[2:])]
+        x = F.pad(x, [count for side in missing for count in side]).flatten(1)
+        for number, layer in enumerate(self.linear):
+            x = layer(torch.relu(x) if number else x)
+        return x
+
+
+def _convolution(sides: int) -> _Operation:
+    return partial(_CONVOLUTION[sides - 1], padding=1)
+
+
+class SamePolicy(nn.Module):
+    """Two numbers: the same density for every example."""
+
+    reach = 16.0
+    """One step of Adam moves a network's outputs by many times its rate, since all weights move at once."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self.numbers = nn.Parameter(torch.zeros(2, device=device))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Two outputs [B, 2] for prepared examples."""
+        return (FIRST_OUTPUT + self.reach * self.numbers).expand(len(x), 2)
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """From the network's outputs to shapes a and b, and how far these may go."""
+
+    least: float = 0.0
+    most: float = math.inf
+
+    def __call__(self, outputs: Tensor) -> Tensor:
+        """softplus(outputs) + 1e-5 [B, 2], each within the bounds."""
+        return F.softplus(self._kept(outputs)) + SMALLEST_SHAPE
+
+    def strain(self, outputs: Tensor) -> Tensor:
+        """A loss that brings outputs [B, 2] back to where they make a difference.
+
+        A bend instead would leave a gradient so much smaller than those Adam remembers that they stay there.
+        """
+        return 0.1 * (outputs - self._kept(outputs)).square().mean()
+
+    def _kept(self, outputs: Tensor) -> Tensor:
+        lowest = math.log(math.expm1(self.least)) if self.least else -math.inf
+        return outputs.clamp(lowest, self.most)
+
+
+@dataclass(frozen=True)
+class Descent:
+    """How the policy is trained."""
+
+    learning_rate: float
+    clip: float = 1.0
+    """Largest norm of the gradient."""
+    memory: float = 0.999
+    """Adam's second beta."""
+
+
+class Adam:
+    """Adam (Kingma and Ba 2015) for one network, its gradient clipped by norm.
+
+    torch's own counts steps in a tensor and reads it back, and its state is not named.
+    """
+
+    def __init__(self, network: nn.Module, rule: Descent) -> None:
+        self.network, self.rule = network, rule
+        self.first = {name: torch.zeros_like(p) for name, p in network.named_parameters()}
+        self.second = {name: torch.zeros_like(p) for name, p in network.named_parameters()}
+        self.steps = 0
+
+    def descend(self, loss: Tensor) -> None:
+        """One step down the gradient of a loss; none where that is not finite."""
+        parameters = dict(self.network.named_parameters())
+        gradients = torch.autograd.grad(loss, list(parameters.values()))
+        norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
+        factor = (self.rule.clip / (norm + 1e-6)).clamp(max=1)
+        self.steps += 1
+        for (name, parameter), gradient in zip(parameters.items(), gradients, strict=True):
+            self._move(name, parameter, torch.where(norm.isfinite(), gradient * factor, 0.0))
+
+    @torch.no_grad()
+    def _move(self, name: str, parameter: Tensor, gradient: Tensor) -> None:
+        memory = self.rule.memory
+        first = self.first[name].lerp_(gradient, 0.1)
+        second = self.second[name].mul_(memory).addcmul_(gradient, gradient, value=1 - memory)
+        root = second.sqrt().div_(math.sqrt(1 - memory**self.steps)).add_(1e-8)
+        parameter.addcdiv_(first, root, value=-self.rule.learning_rate / (1 - 0.9**self.steps))
+
+    def to(self, device: torch.device) -> None:
+        """Go on with everything on another device."""
+        self.network.to(device)
+        for moments in (self.first, self.second):
+            moments.update({name: moment.to(device) for name, moment in moments.items()})
+
+    def state_dict(self) -> State:
+        weights = {name: parameter.detach().clone() for name, parameter in self.network.named_parameters()}
+        first, second = ({name: m.clone() for name, m in of.items()} for of in (self.first, self.second))
+        return {"weights": weights, "first": first, "second": second, "steps": self.steps}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: State) -> None:
+        for name, parameter in self.network.named_parameters():
+            parameter.copy_(state["weights"][name])
+            self.first[name].copy_(state["first"][name])
+            self.second[name].copy_(state["second"][name])
+        self.steps = state["steps"]
+
+
+class Policy:
+    """One network per kind of example (channels, sides), made when the first of it comes."""
+
+    def __init__(self, hidden: int, conditional: bool, bounds: Bounds, rule: Descent) -> None:
+        self._hidden, self._conditional, self._bounds, self._rule = hidden, conditional, bounds, rule
+        self._trained: dict[str, Adam] = {}
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The shapes (a, b) [B, 2] for prepared examples x; differentiable."""
+        return self._bounds(self._outputs(x))
+
+    def _outputs(self, x: Tensor) -> Tensor:
+        # A mixed-precision loop around the draw would run the convolutions in bfloat16.
+        with _full_precision(x.device):
+            outputs: Tensor = self._of(x).network(x)
+            return outputs
+
+    def improve(self, x: Tensor, loss: Callable[[Tensor], Tensor]) -> Tensor:
+        """One step on a loss of the shapes of x; returns what they were."""
+        with torch.enable_grad():
+            outputs = self._outputs(x)
+            shapes = self._bounds(outputs)
+            self._of(x).descend(loss(shapes) + self._bounds.strain(outputs))
+        return shapes.detach()
+
+    def _of(self, x: Tensor) -> Adam:
+        kind = f"{x.shape[1]}/{x.dim() - 2}" if self._conditional else "any"
+        if kind not in self._trained:
+            self._trained[kind] = self._new(kind, x.device)
+        trained = self._trained[kind]
+        if next(trained.network.parameters()).device != x.device:
+            trained.to(x.device)
+        return trained
+
+    def _new(self, kind: str, device: torch.device) -> Adam:
+        network: nn.Module
+        if self._conditional:
+            channels, sides = map(int, kind.split("/"))
+            network = PolicyNetwork(channels, sides, self._hidden, device)
+        else:
+            network = SamePolicy(device)
+        return Adam(network, self._rule)
+
+    def state_dict(self) -> State:
+        return {kind: trained.state_dict() for kind, trained in self._trained.items()}
+
+    def load_state_dict(self, state: State) -> None:
+        self._trained = {}
+        for kind, of in state.items():
+            self._trained[kind] = self._new(kind, torch.device("cpu"))
+            self._trained[kind].load_state_dict(of)
+
+
+def first_shapes() -> Tensor:
+    """The shapes [1, 2] of a policy that has learned nothing."""
+    return Bounds()(torch.full((1, 2), FIRST_OUTPUT))
+
+
+def _full_precision(device: torch.device) -> AbstractContextManager[object]:
+    if not torch.amp.is_autocast_available(device.type):
+        return nullcontext()
+    return torch.autocast(device.type, enabled=False)

@@ -1,0 +1,245 @@
+"""Draw where the loss is: running means of the losses that training computes anyway."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from stepwell.core import require
+from stepwell.core.density import Density, Table, Uniform, edges, not_below
+from stepwell.core.feedback import Feedback, usable
+from stepwell.core.process import NoiseProcess
+from stepwell.core.sampler import Metrics, State, TimestepSampler, matching
+from stepwell.core.tensors import PerExample
+from stepwell.samplers.combinators import mix
+from stepwell.samplers.static import OneDensity, Static, fingerprint
+
+
+def loss_ema(
+    process: NoiseProcess, bins: int = 100, decay: float = 0.999, uniform_share: float = 0.01
+) -> TimestepSampler:
+    """p in proportion to the mean weighted loss, over bins of equal log-SNR (Kingma and Gao 2023).
+
+    `uniform_share` is ours: a bin whose loss is nearly 0 would get a correction without bound.
+    """
+    borders = log_snr_bins(process, bins)
+    sampler = LossEma("loss-ema", borders, process.reference.masses(borders), decay, _weighted)
+    return mix(sampler, Static(Uniform(), "uniform"), uniform_share)
+
+
+def loss_root(
+    process: NoiseProcess, bins: int = 100, decay: float = 0.999, uniform_share: float = 0.1
+) -> TimestepSampler:
+    """p in proportion to weight x sqrt(mean loss): the norm of the gradient at the network's output.
+
+    Neyman's allocation for nothing, where the network's Jacobian is alike at all times.
+    """
+    borders = log_snr_bins(process, bins)
+    sampler = LossEma("loss-root", borders, process.reference.masses(borders), decay, _output_gradient, 0.5)
+    return mix(sampler, Static(process.reference, "reference"), uniform_share)
+
+
+def _weighted(feedback: Feedback) -> Tensor:
+    return feedback.weighted
+
+
+def _output_gradient(feedback: Feedback) -> Tensor:
+    """The squared norm of d(weighted loss) / d(output), up to a constant: weight^2 x loss."""
+    return feedback.weighted.square() / feedback.plain.clamp(min=1e-30)
+
+
+def log_snr_bins(process: NoiseProcess, bins: int) -> Tensor:
+    """Borders of unit time [<= bins + 1], even in log-SNR; never inside a discrete timestep."""
+    require.count("bins", bins)
+    if process.timesteps is None:
+        # The ends of a flow have infinite log-SNR: even spacing starts a thousandth inside.
+        ends = process.log_snr(torch.tensor([1e-3, 1 - 1e-3], dtype=torch.float64))
+        inner = process.at_log_snr(_between(ends[0], ends[1], bins))
+    else:
+        log_snr = process.log_snr(process.grid())
+        finite = log_snr[log_snr.isfinite()]
+        if len(finite) < 2:
+            return edges(process.timesteps)
+        nearest = process.at_log_snr(_between(finite[0], finite[-1], bins)).double()
+        # The lower border of the nearest timestep; its middle would round to either side.
+        inner = (nearest * process.timesteps).floor() / process.timesteps
+    # Neighbouring borders may have met on one timestep: sorted and without repeats, between 0 and 1.
+    distinct = sorted({border for border in inner.tolist() if 0 < border < 1})
+    return torch.tensor([0.0, *distinct, 1.0], dtype=torch.float64)
+
+
+def _between(start: Tensor, end: Tensor, bins: int) -> Tensor:
+    return start + (end - start) * edges(bins)[1:-1]
+
+
+class LossEma(OneDensity):
+    """Masses = measure [K] x (running mean of what `read` takes from the feedback) ^ power.
+
+    The mean decays per example and is debiased; bins without examples stand at the average.
+    """
+
+    learns = True
+
+    def __init__(
+        self,
+        label: str,
+        borders: Tensor,
+        measure: Tensor,
+        decay: float,
+        read: Callable[[Feedback], PerExample],
+        power: float = 1.0,
+    ) -> None:
+        self._decay, self._read, self._power = require.between("decay", decay, 0, 1 - 1e-9), read, power
+        # Bins of another process are another sampler, however many they are.
+        self.label = f"{label}(bins={len(measure)}, decay={decay:g}, over={fingerprint(borders, measure)})"
+        self._measure = measure.float()
+        self._borders = not_below(borders, torch.float32)
+        self._mean = torch.zeros_like(self._measure)
+        self._seen = torch.zeros_like(self._measure)
+        self._refresh()
+
+    def _refresh(self) -> None:
+        tiny = torch.finfo(torch.float32).tiny
+        average = (self._mean.sum() + tiny) / (self._seen.sum() + tiny)
+        loss = torch.where(self._seen > 0, self._mean / self._seen.clamp(min=tiny), average)
+        # Losses of exactly 0 everywhere would leave no mass at all.
+        self._table = Table(self._borders, self._measure * loss.clamp(min=1e-30) ** self._power)
+
+    @property
+    def current(self) -> Density:
+        return self._table
+
+    def learn(self, feedback: Feedback) -> Metrics:
+        losses = self._read(feedback).detach().float()
+        finite = usable(losses, feedback, self)
+        self._move(losses.device)
+        bin_of = self._table.bin_of(feedback.u)
+        # A comparison, not index_add: sums in a fixed order give the same bits in every run.
+        member = (bin_of[:, None] == torch.arange(len(self._mean), device=losses.device)) & finite[:, None]
+        count = member.sum(0)
+        total = torch.where(member, losses[:, None], 0.0).sum(0)
+        kept = self._decay**count
+        self._mean = kept * self._mean + (1 - kept) * total / count.clamp(min=1)
+        self._seen = kept * self._seen + (1 - kept)
+        self._refresh()
+        return {"bins_seen": (self._seen > 0).float().mean(), "losses_left_out": (~finite).sum()}
+
+    def _move(self, device: torch.device) -> None:
+        self._borders, self._measure, self._mean, self._seen = (
+            tensor.to(device) for tensor in (self._borders, self._measure, self._mean, self._seen)
+        )
+
+    def state_dict(self) -> State:
+        return {"kind": self.label, "mean": self._mean.clone(), "seen": self._seen.clone()}
+
+    def load_state_dict(self, state: State) -> None:
+        matching(state, self.label)
+        self._mean, self._seen = (state[key].clone().to(self._mean) for key in ("mean", "seen"))
+        self._refresh()
+
+
+def info_noise(process: NoiseProcess, bins: int = 100, decay: float = 0.999) -> TimestepSampler:
+    """p(sigma) in proportion to mmse(sigma) / sigma^3, the rate of the conditional entropy (I-MMSE).
+
+    mmse = sigma^2 x eps loss, so over ln sigma the density is the eps loss itself: no extra forward
+    pass. As published it changes what is drawn and keeps the weighting, so the objective moves.
+    """
+    borders = log_snr_bins(process, bins)
+
+    def eps_loss(feedback: Feedback) -> Tensor:
+        return feedback.plain * process.eps_factor(feedback.u)
+
+    return LossEma("info-noise", borders, _log_sigma_width(process, borders), decay, eps_loss)
+
+
+def _log_sigma_width(process: NoiseProcess, borders: Tensor) -> Tensor:
+    """How much ln sigma each bin [K] spans."""
+    if process.timesteps is None:
+        inside = borders.clamp(1e-3, 1 - 1e-3)
+        return (process.log_snr(inside[:-1]) - process.log_snr(inside[1:])) / 2
+    rate = process.log_snr_rate(process.grid()) / process.timesteps
+    known = rate[rate.isfinite() & (rate < 0)]
+    if len(known) == 0:
+        # Too few timesteps to tell: all alike.
+        return borders.diff()
+    # The step to a zero-SNR timestep spans an infinite ln sigma; it counts as much as the step before.
+    finite = torch.where(rate.isfinite(), rate, known[-1])
+    spans = torch.cat([finite.new_zeros(1), (-finite / 2).cumsum(0)])
+    return spans[(borders * process.timesteps).round().long()].diff()
+
+
+_LARGEST = 1e18
+"""Its square still fits in float32."""
+
+
+def loss_second_moment(
+    process: NoiseProcess, history: int = 10, uniform_share: float = 0.001, bins: int | None = None
+) -> TimestepSampler:
+    """p in proportion to sqrt(E[loss^2]) per timestep, once each has `history` losses."""
+    count = require.count("bins", (process.timesteps or 1000) if bins is None else bins)
+    measure = process.reference.masses(edges(count))
+    sampler = LossSecondMoment(measure, require.count("history", history))
+    return mix(sampler, Static(Uniform(), "uniform"), uniform_share)
+
+
+class LossSecondMoment(OneDensity):
+    """The last `history` weighted losses of each of K equal bins: [K, history]."""
+
+    learns = True
+
+    def __init__(self, measure: Tensor, history: int) -> None:
+        self._measure = measure.float()
+        self._length = history
+        self._borders = not_below(edges(len(measure)), torch.float32)
+        self._losses = torch.zeros(len(measure), history)
+        self._count = torch.zeros(len(measure), dtype=torch.long)
+        self.label = (
+            f"loss-second-moment(bins={len(measure)}, history={history}, over={fingerprint(measure)})"
+        )
+        self._refresh()
+
+    def _refresh(self) -> None:
+        root = self._losses.square().mean(1).sqrt().clamp(min=1e-30)
+        full = (self._count >= self._length).all()
+        masses = torch.where(full, self._measure * root, torch.ones_like(root))
+        self._table = Table(self._borders, masses)
+
+    @property
+    def current(self) -> Density:
+        return self._table
+
+    def learn(self, feedback: Feedback) -> Metrics:
+        losses = feedback.weighted.detach().float()
+        finite = usable(losses, feedback, self)
+        device, bins = losses.device, len(self._count)
+        self._borders, self._measure, self._losses, self._count = (
+            tensor.to(device) for tensor in (self._borders, self._measure, self._losses, self._count)
+        )
+        # Order the batch by bin; losses that do not count go to a bin of their own past the last.
+        bin_of, order = torch.where(finite, self._table.bin_of(feedback.u), bins).sort(stable=True)
+        first = torch.searchsorted(bin_of, torch.arange(bins + 2, device=device))
+        arrived = first.diff()
+        place = torch.arange(len(bin_of), device=device) - first[bin_of]
+        # Of more than `history` losses in one bin only the newest stay: the others have no slot.
+        stays = place >= arrived[bin_of] - self._length
+        known = torch.cat([self._count, self._count.new_zeros(1)])
+        slot = (known[bin_of] + place) % self._length
+        rows = torch.where(stays, bin_of, bins)
+        padded = torch.cat([self._losses, self._losses.new_zeros(1, self._length)])
+        padded[rows, slot] = losses[order].clamp(max=_LARGEST)
+        self._losses = padded[:-1].clone()
+        self._count = self._count + arrived[:-1]
+        self._refresh()
+        full = (self._count >= self._length).float().mean()
+        return {"bins_full": full, "losses_left_out": (~finite).sum()}
+
+    def state_dict(self) -> State:
+        return {"kind": self.label, "losses": self._losses.clone(), "count": self._count.clone()}
+
+    def load_state_dict(self, state: State) -> None:
+        matching(state, self.label)
+        self._losses = state["losses"].clone().to(self._losses)
+        self._count = state["count"].clone().to(self._count)
+        self._refresh()
