@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import stepwell
 
 PROJECT = Path(__file__).parent.parent
@@ -53,6 +55,19 @@ def test_all_names_exist_and_are_sorted() -> None:
     for name in stepwell.__all__:
         assert getattr(stepwell, name) is not None
     assert not hasattr(stepwell, "no_such_name")
+
+
+MOVED = {"ProbeSpec", "Signal", "areas", "convert", "increments", "pmf"}
+
+
+@pytest.mark.parametrize("name", sorted(MOVED))
+def test_a_name_that_moved_still_works_and_says_where_it_is_now(name: str) -> None:
+    with pytest.warns(
+        DeprecationWarning, match=rf"stepwell\.{name} is deprecated: use stepwell\.\S+\.{name}\."
+    ):
+        found = getattr(stepwell, name)
+    assert found.__name__ == name
+    assert name not in stepwell.__all__
 
 
 def test_the_whole_library_runs_on_torch_alone(tmp_path: Path) -> None:

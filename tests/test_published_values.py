@@ -12,6 +12,7 @@ from published import MASTER_TIMESTEPS, SCHEDULES, SPEED_TIMESTEPS, assert_print
 import stepwell
 from stepwell.core.density import Uniform, edges, rounded
 from stepwell.core.errors import InvalidParameter
+from stepwell.core.sampler import pmf
 from stepwell.processes import schedules
 from stepwell.samplers import speed
 from stepwell.samplers.static import beta_cdf
@@ -27,7 +28,7 @@ def weights(name, schedule, prediction="eps", **parameters):
 
 def masses(name, schedule, **parameters):
     process = stepwell.process(schedule)
-    return stepwell.pmf(stepwell.sampler(name, process, **parameters), process)
+    return pmf(stepwell.sampler(name, process, **parameters), process)
 
 
 def rows(table):
@@ -314,9 +315,9 @@ def test_loss_second_moment_worked_example():
     sampler = stepwell.sampler("loss-second-moment", process)
     u, losses = process.grid(), torch.tensor(published.SECOND_MOMENT_LOSSES)
     for step in range(10):
-        assert_printed(stepwell.pmf(sampler, process), " ".join(["0.25"] * 4), SIX)
+        assert_printed(pmf(sampler, process), " ".join(["0.25"] * 4), SIX)
         sampler.learn(stepwell.Feedback(stepwell.Tick(step=step), u, losses, losses))
-    found = stepwell.pmf(sampler, process)
+    found = pmf(sampler, process)
     assert_printed(found, published.SECOND_MOMENT_PROBABILITIES)
     drawn = sampler.place(found.cumsum(0) - found / 2, torch.zeros(4), stepwell.Tick())
     assert process.time(drawn.u).tolist() == [0, 1, 2, 3]

@@ -79,6 +79,7 @@ def _taught(name: str, untaught: Any) -> Any:
     import torch
 
     import stepwell
+    from stepwell.core.sampler import pmf
 
     process = stepwell.process("linear")
     sampler = stepwell.sampler(name, process)
@@ -87,6 +88,6 @@ def _taught(name: str, untaught: Any) -> Any:
     u = process.grid().float().repeat(_EACH)
     losses = bands[(u * len(bands)).long()]
     sampler.learn(stepwell.Feedback(stepwell.Tick(), u, losses, losses))
-    density = stepwell.pmf(sampler, process) * len(untaught.u)
+    density = pmf(sampler, process) * len(untaught.u)
     effective = untaught.effective if untaught.unbiased else density / density.mean()
     return replace(untaught, density=density, effective=effective)

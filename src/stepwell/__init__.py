@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from stepwell.core.deprecated import deprecated
+
 if TYPE_CHECKING:
     from stepwell import loss_at as loss_at
     from stepwell.catalogue.build import process as process
@@ -15,18 +17,12 @@ if TYPE_CHECKING:
     from stepwell.catalogue.build import weighting as weighting
     from stepwell.core.errors import StepwellError as StepwellError
     from stepwell.core.feedback import Feedback as Feedback
-    from stepwell.core.feedback import Signal as Signal
-    from stepwell.core.increments import areas as areas
-    from stepwell.core.increments import increments as increments
-    from stepwell.core.probe import ProbeSpec as ProbeSpec
     from stepwell.core.process import NoiseProcess as NoiseProcess
     from stepwell.core.sampler import Draw as Draw
     from stepwell.core.sampler import TimestepSampler as TimestepSampler
-    from stepwell.core.sampler import pmf as pmf
     from stepwell.core.tick import Tick as Tick
     from stepwell.objective import Objective as Objective
     from stepwell.pacer import Pacer as Pacer
-    from stepwell.processes.prediction import convert as convert
     from stepwell.processes.scheduler import process_from as process_from
     from stepwell.samplers.combinators import mix as mix
     from stepwell.samplers.combinators import stratified as stratified
@@ -44,17 +40,11 @@ _HOMES = {
     "NoiseProcess": "core.process",
     "Objective": "objective",
     "Pacer": "pacer",
-    "ProbeSpec": "core.probe",
-    "Signal": "core.feedback",
     "StepwellError": "core.errors",
     "Tick": "core.tick",
     "TimestepSampler": "core.sampler",
     "Weighting": "weightings",
-    "areas": "core.increments",
-    "convert": "processes.prediction",
-    "increments": "core.increments",
     "mix": "samplers.combinators",
-    "pmf": "core.sampler",
     "process": "catalogue.build",
     "process_from": "processes.scheduler",
     "sampler": "catalogue.build",
@@ -66,17 +56,24 @@ _HOMES = {
     "within": "samplers.warped",
 }
 
-_MODULES = {"loss_at"}
+_DEPRECATED = {
+    "ProbeSpec": "stepwell.core.probe.ProbeSpec",
+    "Signal": "stepwell.core.feedback.Signal",
+    "areas": "stepwell.core.increments.areas",
+    "convert": "stepwell.processes.prediction.convert",
+    "increments": "stepwell.core.increments.increments",
+    "pmf": "stepwell.core.sampler.pmf",
+}
 
-__all__ = sorted({*_HOMES, *_MODULES})
+__all__ = sorted({*_HOMES, "loss_at"})
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return import_module(f"stepwell.{name}")
-    if name not in _HOMES:
-        raise AttributeError(f"module 'stepwell' has no attribute {name!r}")
-    return getattr(import_module(f"stepwell.{_HOMES[name]}"), name)
+    if name == "loss_at":
+        return import_module("stepwell.loss_at")
+    if name in _HOMES:
+        return getattr(import_module(f"stepwell.{_HOMES[name]}"), name)
+    return deprecated(__name__, name, _DEPRECATED)
 
 
 def __dir__() -> list[str]:

@@ -10,6 +10,8 @@ from scipy import stats
 
 import stepwell
 from stepwell.core.errors import InvalidParameter, UnknownName
+from stepwell.core.increments import areas, increments
+from stepwell.core.sampler import pmf
 
 SCHEDULES = ("linear", "cosine", "quadratic", "scaled-linear")
 
@@ -23,7 +25,7 @@ def test_fresh_increments_are_speeds_theorem(name):
     process = stepwell.process(name)
     abar = kept(process)
     alpha = abar[1:] / abar[:-1]
-    found = stepwell.increments(process)
+    found = increments(process)
     torch.testing.assert_close(found.variance, 2 - abar[:-1] * (1 + alpha))
     torch.testing.assert_close(found.mean, (alpha.sqrt() - 1) * abar[:-1].sqrt(), rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(found.u, torch.arange(1, 1000, dtype=torch.float64) / 1000)
@@ -36,7 +38,7 @@ def test_chain_increments_of_a_variance_preserving_process(name):
     abar = kept(process)
     alpha = abar[1:] / abar[:-1]
     wanted = (alpha.sqrt() - 1) ** 2 * (1 - abar[:-1]) + (1 - alpha)
-    torch.testing.assert_close(stepwell.increments(process, "chain").variance, wanted, rtol=1e-8, atol=1e-14)
+    torch.testing.assert_close(increments(process, "chain").variance, wanted, rtol=1e-8, atol=1e-14)
 
 
 def test_chain_increments_are_those_of_a_forward_chain():
@@ -46,7 +48,7 @@ def test_chain_increments_are_those_of_a_forward_chain():
     abar = kept(process)
     alpha = abar / torch.cat([torch.ones(1, dtype=torch.float64), abar[:-1]])
     generator = torch.Generator().manual_seed(0)
-    found = stepwell.increments(process, "chain")
+    found = increments(process, "chain")
     x = torch.full((chains,), start, dtype=torch.float64)
     worst = 1.0
     for t in range(timesteps):
@@ -74,7 +76,7 @@ def test_fresh_increments_are_those_of_two_training_examples():
         )
         for i in (t, t + 1)
     )
-    scaled = float((two.xt - one.xt).var() / stepwell.increments(process).variance[t]) * (samples - 1)
+    scaled = float((two.xt - one.xt).var() / increments(process).variance[t]) * (samples - 1)
     chi = stats.chi2(samples - 1)
     assert 2 * min(chi.cdf(scaled), chi.sf(scaled)) > failure_rate
 
@@ -82,7 +84,7 @@ def test_fresh_increments_are_those_of_two_training_examples():
 def test_edm_adds_noise_and_keeps_the_signal():
     process = stepwell.process("edm")
     sigma = process.sigma(process.grid())
-    fresh, chain = (stepwell.increments(process, noise) for noise in ("fresh", "chain"))
+    fresh, chain = (increments(process, noise) for noise in ("fresh", "chain"))
     assert (fresh.mean == 0).all()
     torch.testing.assert_close(fresh.variance, sigma[1:] ** 2 + sigma[:-1] ** 2)
     torch.testing.assert_close(chain.variance, sigma[1:] ** 2 - sigma[:-1] ** 2, rtol=1e-9, atol=0)
@@ -91,7 +93,7 @@ def test_edm_adds_noise_and_keeps_the_signal():
 def test_flow_increments():
     process = stepwell.process("flow")
     t = process.grid()
-    fresh, chain = (stepwell.increments(process, noise) for noise in ("fresh", "chain"))
+    fresh, chain = (increments(process, noise) for noise in ("fresh", "chain"))
     torch.testing.assert_close(fresh.mean, torch.full_like(fresh.mean, -1e-3))
     torch.testing.assert_close(fresh.variance, t[1:] ** 2 + t[:-1] ** 2)
     # Markov: x' = r x + fresh noise, whose variance is t'^2 - r^2 t^2.
@@ -103,7 +105,7 @@ def test_flow_increments():
 
 def test_an_unknown_kind_of_noise_is_an_error():
     with pytest.raises(UnknownName, match="chain, fresh"):
-        stepwell.increments(stepwell.process("linear"), "frsh")
+        increments(stepwell.process("linear"), "frsh")
 
 
 # Areas.
@@ -112,19 +114,19 @@ def test_an_unknown_kind_of_noise_is_an_error():
 @pytest.mark.parametrize("timesteps", [250, 1000, 4000])
 def test_linear_converges_at_the_same_share_of_time_for_any_number_of_timesteps(timesteps):
     # SpeeD's code says 0.7. A border falls between two timesteps, so it is known to one of them.
-    found = stepwell.areas(stepwell.process("linear", timesteps=timesteps)).converges_from
+    found = areas(stepwell.process("linear", timesteps=timesteps)).converges_from
     assert found == pytest.approx(0.675, abs=0.005 + 1 / timesteps)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_areas_are_scale_free(name):
-    few, many = (stepwell.areas(stepwell.process(name, timesteps=count)) for count in (250, 4000))
+    few, many = (areas(stepwell.process(name, timesteps=count)) for count in (250, 4000))
     assert few.accelerates_until == pytest.approx(many.accelerates_until, abs=0.005)
     assert few.converges_from == pytest.approx(many.converges_from, abs=0.01)
 
 
 def test_schedules_that_destroy_faster_converge_earlier():
-    found = [stepwell.areas(stepwell.process(name)) for name in ("linear", "quadratic", "cosine")]
+    found = [areas(stepwell.process(name)) for name in ("linear", "quadratic", "cosine")]
     assert all(0 < areas.accelerates_until < areas.converges_from < 1 for areas in found)
     for early, late in ((0, 1), (1, 2)):
         assert found[early].accelerates_until < found[late].accelerates_until
@@ -133,32 +135,32 @@ def test_schedules_that_destroy_faster_converge_earlier():
 
 def test_acceleration_ends_where_the_variance_grows_fastest():
     # The variance is 2 - 2 abar in the limit, and abar = cos^2 falls fastest in the middle.
-    assert stepwell.areas(stepwell.process("cosine")).accelerates_until == pytest.approx(0.496, abs=0.002)
+    assert areas(stepwell.process("cosine")).accelerates_until == pytest.approx(0.496, abs=0.002)
 
 
 @pytest.mark.parametrize("name", ["flow", "edm"])
 def test_processes_whose_noise_grows_to_the_end_never_converge(name):
-    assert stepwell.areas(stepwell.process(name)).converges_from > 0.99
+    assert areas(stepwell.process(name)).converges_from > 0.99
 
 
 @pytest.mark.parametrize("timesteps", [1, 2, 3])
 def test_processes_too_short_for_areas_accelerate_throughout(timesteps):
-    assert stepwell.areas(stepwell.process("linear", timesteps=timesteps)).converges_from == 1
+    assert areas(stepwell.process("linear", timesteps=timesteps)).converges_from == 1
 
 
 def test_a_lower_threshold_converges_earlier():
     process = stepwell.process("linear")
-    assert stepwell.areas(process, 0.9).converges_from < stepwell.areas(process).converges_from
+    assert areas(process, 0.9).converges_from < areas(process).converges_from
     with pytest.raises(InvalidParameter, match="converged"):
-        stepwell.areas(process, 1.5)
+        areas(process, 1.5)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_tau_auto_suppresses_from_the_convergence_area_on(name):
     process = stepwell.process(name)
     sampler = stepwell.sampler("speed", process, tau="auto", suppression=4.0, dual=False)
-    masses = stepwell.pmf(sampler, process)
-    early = process.grid() < stepwell.areas(process).converges_from
+    masses = pmf(sampler, process)
+    early = process.grid() < areas(process).converges_from
     assert 0 < int(early.sum()) < 1000
     torch.testing.assert_close(masses / masses[-1], torch.where(early, 4.0, 1.0).double())
 
@@ -167,6 +169,6 @@ def test_tau_auto_suppresses_from_the_convergence_area_on(name):
 def test_tau_auto_weighs_the_convergence_area_by_one(name):
     process = stepwell.process(name)
     weights = stepwell.weighting("speed", tau="auto")(process, process.grid())
-    late = process.grid() >= stepwell.areas(process).converges_from
+    late = process.grid() >= areas(process).converges_from
     assert (weights[late] == 1).all()
     assert (weights[~late] <= 0.6).all()

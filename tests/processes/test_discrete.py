@@ -13,6 +13,7 @@ import stepwell
 from stepwell.catalogue.find import names
 from stepwell.core.density import Table, edges
 from stepwell.core.errors import InvalidParameter
+from stepwell.core.sampler import pmf
 from stepwell.processes.discrete import DiscreteProcess
 
 SCHEDULES = ("linear", "cosine", "quadratic", "scaled-linear")
@@ -230,6 +231,6 @@ def test_zero_terminal_snr_needs_two_timesteps():
 @pytest.mark.parametrize("name", [name for name in names("sampler") if name != "table"])
 def test_samplers_are_defined_at_zero_snr(name):
     process = stepwell.process("linear", prediction="v", zero_terminal_snr=True)
-    masses = stepwell.pmf(stepwell.sampler(name, process), process)
+    masses = pmf(stepwell.sampler(name, process), process)
     assert (masses >= 0).all()
     assert float(masses.sum()) == pytest.approx(1)

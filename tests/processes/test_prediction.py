@@ -9,7 +9,7 @@ import torch
 
 import stepwell
 from stepwell.core.errors import UnknownName
-from stepwell.processes.prediction import MIXES, SPELLINGS
+from stepwell.processes.prediction import MIXES, SPELLINGS, convert
 
 DISCRETE = ("linear", "cosine", "quadratic", "scaled-linear")
 EVERY_PROCESS = {
@@ -122,9 +122,9 @@ def test_convert_between_predictions_and_back(name, source, target):
         return p * x0 + q * noise
 
     scales = stepwell.process(name).scales(u)
-    there = stepwell.convert(said(source), xt, scales, source, target)
+    there = convert(said(source), xt, scales, source, target)
     torch.testing.assert_close(there, said(target), rtol=0, atol=1e-11)
-    back = stepwell.convert(there, xt, scales, target, source)
+    back = convert(there, xt, scales, target, source)
     torch.testing.assert_close(back, said(source), rtol=0, atol=1e-9)
 
 
@@ -132,19 +132,19 @@ def test_convert_takes_other_tools_spellings():
     x0, noise, u = examples((3, 2))
     scales = stepwell.process("linear").scales(u)
     for theirs, ours in SPELLINGS.items():
-        one = stepwell.convert(noise, x0, scales, theirs, "x0")
-        assert torch.equal(one, stepwell.convert(noise, x0, scales, ours, "x0"))
+        one = convert(noise, x0, scales, theirs, "x0")
+        assert torch.equal(one, convert(noise, x0, scales, ours, "x0"))
 
 
 def test_convert_keeps_the_dtype():
     x0, noise, u = examples((3, 2))
     scales = stepwell.process("linear").scales(u.float())
-    assert stepwell.convert(noise.bfloat16(), x0.bfloat16(), scales, "eps", "v").dtype == torch.bfloat16
+    assert convert(noise.bfloat16(), x0.bfloat16(), scales, "eps", "v").dtype == torch.bfloat16
 
 
 def test_convert_of_v_is_defined_where_no_signal_is_left():
     v, xt, none = torch.ones(2, 3), torch.randn(2, 3), torch.zeros(2)
-    assert torch.equal(stepwell.convert(v, xt, (none, 1 - none), "v", "x0"), -v)
+    assert torch.equal(convert(v, xt, (none, 1 - none), "v", "x0"), -v)
 
 
 @pytest.mark.parametrize(("name", "prediction"), [("linear", "velocity"), ("flow", "v"), ("cosine", "noise")])
