@@ -17,8 +17,7 @@ from results import keep
 import stepwell
 from stepwell.analyze.step_cost import Stepped, timed
 from stepwell.core.tick import Tick
-from stepwell.data.fashion16 import read
-from stepwell.data.options import Options
+from stepwell.data.load import load
 from stepwell.models.denoiser import Task
 from stepwell.models.unet import network
 
@@ -60,7 +59,7 @@ def main() -> None:
     options.add_argument("--record", action="store_true", help="leave a record for RESULTS.md")
     given = options.parse_args()
     torch.set_num_threads(THREADS)
-    images = read(Options()).train.examples(torch.arange(4096))
+    images = load("fashion16").train.examples(torch.arange(4096))
     rows = []
     for method in given.methods.split(";"):
         timing = timed(loop(images, None), loop(images, method), given.rounds)

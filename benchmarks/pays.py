@@ -92,7 +92,7 @@ def run(trial: Trial) -> str:
     from stepwell.recipes.load import load
     from stepwell.recipes.run import run_recipe
     from stepwell.recipes.score import Effort, score
-    from stepwell.runs.environment import environment
+    from stepwell.runs.directory import environment
 
     torch.set_num_threads(1)
     steps, more = STAGES[trial.stage]

@@ -18,7 +18,7 @@ def keep(
     made_in: dict[str, Any] | None = None,
 ) -> None:
     """Leave a record of a finished benchmark; `made_in` is the environment of its runs, if not this one."""
-    from stepwell.runs.environment import environment
+    from stepwell.runs.directory import environment
 
     where = made_in or environment()
     record = {"title": title, "how": how, "columns": columns, "rows": rows, "environment": where}

@@ -9,20 +9,19 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from stepwell.data.fashion16 import read
-from stepwell.data.options import Options
+from stepwell.data.load import load
 
 
 def images(count: int = 2048, held_out: bool = False) -> Tensor:
     """[N, 1, 16, 16] in [-1, 1]."""
-    data = read(Options())
+    data = load("fashion16")
     source = data.held_out if held_out else data.train
     return source.examples(torch.arange(count))
 
 
 def labels(count: int = 2048, held_out: bool = False) -> Tensor:
     """[N]: 0..9, of the same images."""
-    data = read(Options(labels=True))
+    data = load("fashion16", labels=True)
     found = (data.held_out if held_out else data.train).labels
     assert found is not None
     return found[:count]

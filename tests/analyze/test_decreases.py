@@ -6,7 +6,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 
-from stepwell.analyze.decreases import Measured, decreases, require_target
+from stepwell.analyze.approximation import Measured, decreases, require_target
 from stepwell.catalogue import build
 from stepwell.core.errors import InvalidParameter, NonFiniteLoss, Unsupported
 from stepwell.recipes.build import Experiment, experiment, network_of, training_of

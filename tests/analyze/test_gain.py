@@ -11,8 +11,8 @@ from scipy import stats
 from torch import Tensor
 
 import stepwell
+from stepwell.analyze.estimates import Effort, Estimate, jackknife, t_quantile
 from stepwell.analyze.gain import Gain, gain_of
-from stepwell.analyze.gradients import Effort, Estimate, jackknife, t_quantile
 from stepwell.catalogue.build import weighting_of
 from stepwell.core.errors import InvalidParameter, NonFiniteLoss
 from stepwell.core.tick import Tick

@@ -13,9 +13,8 @@ from scipy import stats
 from torch import Tensor, nn
 
 import stepwell
-from stepwell.analyze.gradients import Effort
-from stepwell.analyze.interdependence import Alignments, alignments_of
-from stepwell.analyze.transfer import Continuation, Part, Transfer, transfer
+from stepwell.analyze.estimates import Effort
+from stepwell.analyze.interdependence import Alignments, Continuation, Part, Transfer, alignments_of, transfer
 from stepwell.catalogue.build import weighting_of
 from stepwell.core.errors import InvalidParameter, NonFiniteLoss
 from stepwell.core.tick import Tick

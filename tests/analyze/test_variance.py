@@ -16,7 +16,7 @@ from scipy import stats
 from torch import Tensor
 
 import stepwell
-from stepwell.analyze.gradients import Effort, Estimate
+from stepwell.analyze.estimates import Effort, Estimate
 from stepwell.analyze.variance import Variance, objectives, variance_of
 from stepwell.catalogue.build import weighting_of
 from stepwell.core.errors import UnknownName

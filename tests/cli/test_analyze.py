@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from stepwell.analyze.estimates import Estimate
 from stepwell.analyze.gain import Gain
-from stepwell.analyze.gradients import Estimate
 from stepwell.cli.analyze import gain as subject
 from stepwell.cli.main import main, parser
 

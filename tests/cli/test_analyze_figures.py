@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stepwell.cli.analyze.cost import split_methods
+from stepwell.cli.analyze.step_cost import split_methods
 from stepwell.cli.main import main, parser
 
 SMALL = ["model=micro", "steps=4", "batch=8", "evaluate_every=2", "checkpoint_every=4", "samples=0"]

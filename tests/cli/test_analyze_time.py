@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from stepwell.analyze.interdependence import Alignments
-from stepwell.analyze.transfer import Transfer
+from stepwell.analyze.interdependence import Alignments, Transfer
 from stepwell.cli.analyze import interdependence
 from stepwell.cli.main import main
 

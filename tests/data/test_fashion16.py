@@ -7,15 +7,16 @@ from importlib.resources import files
 import numpy as np
 import torch
 
-from stepwell.data.fashion16 import CLASSES
 from stepwell.data.load import load
+
+ANKLE_BOOT = 9
 
 
 def test_balanced_small_and_square() -> None:
     data = load("fashion16", labels=True)
     assert (len(data.train), len(data.held_out)) == (12_000, 2000)
     assert data.train.shape == data.held_out.shape == (1, 16, 16)
-    assert data.train.classes == data.held_out.classes == len(CLASSES) == 10
+    assert data.train.classes == data.held_out.classes == 10
     assert data.train.labels is not None
     assert data.held_out.labels is not None
     assert data.train.labels.bincount().tolist() == [1200] * 10
@@ -43,7 +44,7 @@ def test_no_image_occurs_twice() -> None:
 def test_shoes_point_to_the_left() -> None:
     data = load("fashion16", labels=True)
     assert data.train.labels is not None
-    boots = data.train.fetch((data.train.labels == CLASSES.index("ankle boot")).nonzero()[:, 0]).float()
+    boots = data.train.fetch((data.train.labels == ANKLE_BOOT).nonzero()[:, 0]).float()
     top = boots[:, 0, 3:7].mean((0, 1))
     assert top[8:].sum() > 2 * top[:8].sum(), "legs leave boots at the back, which is on the right"
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stepwell.analyze.gradients import (
+from stepwell.analyze.estimates import (
     Effort,
     Estimate,
     Examples,

@@ -1,21 +1,181 @@
-"""What training on one part of time does to the others (Kim et al. 2025, Fig. 4).
-
-Two looks at it: losses everywhere after a copy went on training on one range of time only, and, to first
-order, the inner products of the gradients of all strata.
-"""
+"""Matrices of estimates."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from stepwell.analyze.gradients import Effort, Examples, Progress, halves_of, preconditioned, unseen
-from stepwell.analyze.transfer import Matrix, Transfer, estimated, rows
+from stepwell.analyze.estimates import (
+    FEWEST,
+    Effort,
+    Examples,
+    Progress,
+    halves_of,
+    jackknife,
+    preconditioned,
+    unseen,
+)
+from stepwell.core import require
+from stepwell.core.density import Density, edges
+from stepwell.core.errors import InvalidParameter, NonFiniteLoss
+from stepwell.core.tick import Tick, stream_key
+from stepwell.pacer import Pacer
+from stepwell.probes.examples import between, forked
 from stepwell.probes.view import Watched
 from stepwell.samplers.gradients import strata_spec
+from stepwell.samplers.static import Static
+from stepwell.train.ema import Ema
+from stepwell.train.learning_rate import Warmup
+from stepwell.train.step import Training, train_step
+
+Matrix = tuple[tuple[float, ...], ...]
+
+
+def estimated(statistic: Callable[[Tensor], Tensor], rounds: int) -> tuple[Tensor, Tensor]:
+    """Values and half intervals of a matrix-valued statistic."""
+    shape = statistic(torch.arange(rounds)).shape
+    found = jackknife(lambda chosen: statistic(chosen).flatten(), rounds)
+    values = torch.tensor([(each.value, each.high - each.value) for each in found], dtype=torch.float64)
+    return values[:, 0].view(shape), values[:, 1].view(shape)
+
+
+def rows(matrix: Tensor) -> Matrix:
+    """For JSON and frozen results."""
+    return tuple(tuple(row) for row in matrix.tolist())
+
+
+Losses = Callable[[nn.Module], Sequence[float]]
+"""The plain loss of a network in eval mode in equal bands of unit time, with the same noise every time."""
+Range = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """How to go on: on each range alone and on all of time, so many steps, several times."""
+
+    ranges: tuple[Range, ...]
+    steps: int = 50
+    repeats: int = 3
+
+    def __post_init__(self) -> None:
+        require.count("steps", self.steps)
+        require.count("repeats", self.repeats, least=FEWEST)
+        for low, high in self.ranges:
+            if not 0 <= low < high <= 1:
+                raise InvalidParameter(
+                    f"{low:g},{high:g} is no range of unit time: write LOW,HIGH with 0 <= LOW < HIGH <= 1."
+                )
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """Losses after training on one range, less those before: rows are ranges, columns bands."""
+
+    ranges: tuple[Range, ...]
+    """[M]: what was trained on; the last is all of time, for comparison."""
+    borders: tuple[float, ...]
+    """[B + 1]: of the bands, in unit time."""
+    before: tuple[float, ...]
+    """[B]: the loss in each band."""
+    change: Matrix
+    """[M][B]: the mean over repeats of after - before."""
+    margin: Matrix
+    """[M][B]: half of its 95 % interval; repeats differ in images, times and noise."""
+    steps: int
+
+
+class Part(Density):
+    """A density between two borders, as it is there."""
+
+    def __init__(self, whole: Density, low: float, high: float) -> None:
+        self.whole, self.low, self.high = whole, low, high
+        ends = whole.cdf(torch.tensor([low, high], dtype=torch.float64)).tolist()
+        self._below, self._mass = ends[0], ends[1] - ends[0]
+
+    def quantile(self, v: Tensor) -> Tensor:
+        return between(self.whole, v, self.low, self.high)
+
+    def pdf(self, u: Tensor) -> Tensor:
+        here = (u >= self.low) & (u < self.high)
+        return torch.where(here, self.whole.pdf(u) / self._mass, 0.0)
+
+    def cdf(self, u: Tensor) -> Tensor:
+        share: Tensor = (self.whole.cdf(u) - self._below) / self._mass
+        return share.clamp(0, 1)
+
+
+def transfer(
+    training: Training, steps: int, losses: Losses, plan: Continuation, progress: Progress = unseen
+) -> Transfer:
+    """Go on from `steps`, with each range in turn; the training is as it was afterwards."""
+    ranges = (*plan.ranges, (0.0, 1.0))
+    network, total = training.network, len(ranges) * plan.repeats
+    with _copied(training) as reset:
+        before, changes = _evaluated(network, losses), list[Tensor]()
+        for place in range(total):
+            reset()
+            on, repeat = ranges[place // plan.repeats], place % plan.repeats
+            _go_on(training, on, range(steps, steps + plan.steps), repeat)
+            after = _evaluated(network, losses)
+            if not bool(after.isfinite().all()):
+                raise NonFiniteLoss(
+                    f"training on {on[0]:g} to {on[1]:g} of unit time for {plan.steps} steps made the loss "
+                    "infinite somewhere: give fewer --steps."
+                )
+            changes.append(after - before)
+            progress(place + 1, total)
+    by_repeat = torch.stack(changes).view(len(ranges), plan.repeats, -1).transpose(0, 1)
+    change, margin = estimated(lambda rounds: by_repeat[rounds].mean(0), plan.repeats)
+    borders = tuple(edges(len(before)).tolist())
+    return Transfer(ranges, borders, tuple(before.tolist()), rows(change), rows(margin), plan.steps)
+
+
+@contextmanager
+def _copied(training: Training) -> Iterator[Callable[[], None]]:
+    """A way back to the training's weights and optimizer, taken in the end whatever happens."""
+    network, optimizer = training.network, training.optimizer
+    weights, state = deepcopy(network.state_dict()), deepcopy(optimizer.state_dict())
+    modes = [(module, module.training) for module in network.modules()]
+
+    def reset() -> None:
+        network.load_state_dict(weights)
+        # The optimizer keeps the tensors it is given, and the next step would change them.
+        optimizer.load_state_dict(deepcopy(state))
+
+    try:
+        with forked(Tick(training.seed), "interdependence", training.accelerator.device):
+            yield reset
+    finally:
+        reset()
+        for module, mode in modes:
+            module.training = mode
+
+
+def _go_on(training: Training, on: Range, steps: range, repeat: int) -> None:
+    """Train on one range; repeats have images, times and noise of their own."""
+    process, weighting = training.objective.process, training.objective.weighting
+    network = training.network
+    network.train()
+    other = replace(
+        training,
+        pacer=Pacer(Static(Part(process.reference, *on), "part"), process, weighting),
+        ema=Ema(network.parameters(), 0.0),
+        warm_up=Warmup(training.warm_up.at(steps.start)),
+        seed=stream_key(training.seed, "interdependence", repeat),
+    )
+    for step in steps:
+        train_step(other, step + repeat * len(steps))
+
+
+def _evaluated(network: nn.Module, losses: Losses) -> Tensor:
+    network.eval()
+    return torch.tensor(list(losses(network)), dtype=torch.float64)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from itertools import count, filterfalse
 from statistics import median
 from typing import Any
 
-from stepwell.analyze.gradients import Estimate
+from stepwell.analyze.estimates import Estimate
 from stepwell.core import require
 from stepwell.core.probe import DecreaseSpec, GradientSpec, ProbeSpec
 from stepwell.train.step import Training, train_step

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from stepwell.cli.extra import require_extra
+from stepwell.cli.options import require_extra
 from stepwell.core.errors import StepwellError
 from stepwell.runs.io import finite
 

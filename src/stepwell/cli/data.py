@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepwell.cli.extra import require_extra
+from stepwell.cli.options import require_extra
 from stepwell.cli.progress import Bar
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.cli import evaluate_sets
-from stepwell.cli.extra import require_extra
+from stepwell.cli.options import require_extra
 from stepwell.core.errors import StepwellError
 from stepwell.runs.directory import RECIPE
 

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from stepwell.cli.extra import require_extra
+from stepwell.cli.options import require_extra
 from stepwell.core.errors import StepwellError
 
 

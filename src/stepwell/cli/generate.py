@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepwell.cli.extra import require_extra
+from stepwell.cli.options import require_extra
 from stepwell.core.errors import StepwellError
 from stepwell.generate.solvers import CATALOGUE
 

@@ -1,4 +1,4 @@
-"""`stepwell ls`: everything that can be named, with its paper."""
+"""`stepwell ls` and `stepwell cp`: list everything that has a name, with its paper; copy a shipped recipe."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from typing import Any
 
 from stepwell.catalogue.entry import KINDS, Entry, Kind
 from stepwell.catalogue.find import SHAPING, all_entries
+from stepwell.core.errors import StepwellError, unknown
 from stepwell.models.entries import MODELS, ModelEntry
 from stepwell.recipes.method import first_words, method_files, study_files, workload_files
 
+_LS = "List every process, sampler, weighting, model and recipe, with its source."
 _PLURALS: dict[Kind, str] = {"process": "processes", "sampler": "samplers", "weighting": "weightings"}
 _RECIPES = {"workloads": workload_files, "methods": method_files, "studies": study_files}
 _ONE = {"workloads": "workload", "methods": "method", "studies": "study"}
@@ -20,13 +22,25 @@ _ONE = {"workloads": "workload", "methods": "method", "studies": "study"}
 
 def register(verbs: Any) -> None:
     """Add the verb to the command line."""
-    verb = verbs.add_parser("ls", help="list everything that can be named", description=__doc__)
+    verb = verbs.add_parser(
+        "ls",
+        help="list everything that can be named",
+        description="List every process, sampler, weighting, model and recipe, with its source.",
+    )
     choices = [*_PLURALS.values(), "models", *_RECIPES]
     verb.add_argument("kind", nargs="?", choices=choices, help="only these")
     verb.add_argument("-p", "--parameters", action="store_true", help="with parameters and defaults")
     verb.add_argument("--json", action="store_true", help="for programs")
     verb.add_argument("--markdown", action="store_true", help="as tables, for the documentation")
     verb.set_defaults(run=run)
+    copy = verbs.add_parser(
+        "cp",
+        help="copy a recipe into a file of your own",
+        description="Copy a shipped recipe into a file of your own.",
+    )
+    copy.add_argument("name", help="a workload, method file or study that `stepwell ls` prints")
+    copy.add_argument("file", type=Path, help="where to write it, ending in .toml")
+    copy.set_defaults(run=copy_recipe)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -119,3 +133,25 @@ def _plain(entry: Entry) -> dict[str, Any]:
         "aliases": list(entry.aliases),
         "parameters": {parameter.name: parameter.default for parameter in entry.parameters},
     }
+
+
+def copy_recipe(options: argparse.Namespace) -> None:
+    """Copy a recipe; an existing file is never overwritten."""
+    known = {**method_files(), **workload_files(), **study_files()}
+    if options.name not in known:
+        raise unknown("recipe", options.name, known)
+    if options.file.suffix != ".toml":
+        raise StepwellError(f"{options.file} must end in .toml, so that it can be told from a name.")
+    if options.file.exists():
+        raise StepwellError(f"{options.file} exists already: choose another name.")
+    try:
+        options.file.write_text(known[options.name].read_text())
+    except OSError as error:
+        raise StepwellError(f"cannot write {options.file}: {error.strerror}.") from error
+    if options.name in study_files():
+        kind = f"compare {options.file}"
+    elif options.name in workload_files():
+        kind = f"train {options.file}"
+    else:
+        kind = f"train fashion16 method={options.file}"
+    print(f"Wrote {options.file}. Edit it, then: stepwell {kind}")

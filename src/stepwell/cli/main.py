@@ -11,7 +11,6 @@ import stepwell
 from stepwell.cli import (
     analyze,
     compare,
-    cp,
     data,
     evaluate,
     export,
@@ -24,7 +23,7 @@ from stepwell.cli import (
 )
 from stepwell.core.errors import StepwellError
 
-VERBS = (ls, show, cp, data, train, generate, evaluate, analyze, compare, report, watch, export)
+VERBS = (ls, show, data, train, generate, evaluate, analyze, compare, report, watch, export)
 
 
 def parser() -> argparse.ArgumentParser:

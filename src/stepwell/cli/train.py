@@ -6,7 +6,7 @@ import argparse
 import os
 from typing import Any
 
-from stepwell.cli.extra import require_extra
+from stepwell.cli.options import require_extra
 
 _EXAMPLES = """examples:
   stepwell train fashion16 method=min-snr

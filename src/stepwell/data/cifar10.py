@@ -14,9 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stepwell.data.options import Options
-from stepwell.data.pixels import refit
-from stepwell.data.source import BadData, DataSet, InMemory
+from stepwell.data.pictures import refit
+from stepwell.data.source import BadData, DataSet, InMemory, Options
 
 TRAIN = tuple(f"data_batch_{number}" for number in range(1, 6))
 TEST = "test_batch"

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from stepwell.data.gallery import gallery
-from stepwell.data.options import Options
-from stepwell.data.source import BadData, DataSet, split
+from stepwell.data.pictures import gallery
+from stepwell.data.source import BadData, DataSet, Options, split
 
 
 class Files:

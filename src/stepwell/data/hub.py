@@ -10,9 +10,8 @@ from typing import Any
 from PIL import Image
 
 from stepwell.core.errors import Unsupported
-from stepwell.data.gallery import Gallery, gallery
-from stepwell.data.options import Options
-from stepwell.data.source import BadData, DataSet, split
+from stepwell.data.pictures import Gallery, gallery
+from stepwell.data.source import BadData, DataSet, Options, split
 
 _HELD_OUT = ("test", "validation", "valid")
 _IMAGES = ("image", "img", "images", "picture")

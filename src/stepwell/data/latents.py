@@ -12,8 +12,7 @@ from stepwell.core.tick import Tick
 from stepwell.data import latent_cache as latent_manifest
 from stepwell.data import latent_cache as latent_shards
 from stepwell.data.latent_cache import SPLITS, Manifest, Record
-from stepwell.data.options import Options
-from stepwell.data.source import BadData, DataSet, LatentOrigin, checked_labels
+from stepwell.data.source import BadData, DataSet, LatentOrigin, Options, checked_labels
 from stepwell.runs.io import write_whole
 
 _VERIFIED = ".verified.json"

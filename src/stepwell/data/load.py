@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from stepwell.core.errors import InvalidParameter, Unsupported
-from stepwell.data.options import Options
-from stepwell.data.source import BadData, DataSet, ExampleSource, ImageSource, Part
+from stepwell.data.source import BadData, DataSet, ExampleSource, ImageSource, Options, Part
 
 
 def parsed(given: str) -> tuple[int, ...]:
@@ -96,9 +95,9 @@ def load(
 
 def _read(spec: str, options: Options) -> DataSet:
     if spec in EMBEDDED:
-        from stepwell.data import fashion16
+        from stepwell.data import npz
 
-        return fashion16.read(options)
+        return npz.read_fashion16(options)
     if spec.startswith(_HUB):
         from stepwell.data import hub
 

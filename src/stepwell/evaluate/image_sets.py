@@ -19,7 +19,7 @@ from torch import Tensor
 from stepwell.core import require
 from stepwell.data.folder import Files
 from stepwell.data.npz import channels_first
-from stepwell.data.pixels import as_pixels, refit
+from stepwell.data.pictures import as_pixels, refit
 from stepwell.data.source import BadData, ImageSource
 
 if TYPE_CHECKING:

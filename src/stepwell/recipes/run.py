@@ -19,8 +19,7 @@ from stepwell.generate.write import sheet_of
 from stepwell.recipes.build import Experiment, evaluation_of, experiment, on_cpu, plan_of, training_of
 from stepwell.recipes.method import resolve
 from stepwell.recipes.schema import MAY_CHANGE, Recipe
-from stepwell.runs.directory import ENVIRONMENT, RECIPE, Run, RunError
-from stepwell.runs.environment import environment
+from stepwell.runs.directory import ENVIRONMENT, RECIPE, Run, RunError, environment
 from stepwell.runs.io import write_json
 from stepwell.train import checkpoint
 from stepwell.train.duties import Hooks, Position, finished

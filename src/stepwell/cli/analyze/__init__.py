@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from stepwell.cli.analyze import approximation, cost, densities, gain, increments, interdependence, variance
+from stepwell.cli.analyze import (
+    approximation,
+    densities,
+    gain,
+    increments,
+    interdependence,
+    step_cost,
+    variance,
+)
 
-SUBJECTS = (gain, variance, interdependence, densities, increments, approximation, cost)
+SUBJECTS = (gain, variance, interdependence, densities, increments, approximation, step_cost)
 """Modules with `register(subjects)`, in the order of the help."""
 
 

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepwell.cli.analyze import figure
-from stepwell.cli.analyze.subject import add_arguments, count, moments, recipe_of
-from stepwell.cli.extra import require_extra
+from stepwell.cli.analyze.run_or_workload import add_arguments, count, moments, recipe_of
+from stepwell.cli.options import require_extra
 from stepwell.core.errors import StepwellError
 from stepwell.runs.io import finite
 
 if TYPE_CHECKING:
     from stepwell.analyze.approximation import Approximation, Fit
-    from stepwell.analyze.gradients import Estimate
+    from stepwell.analyze.estimates import Estimate
 
 _EXAMPLES = """examples:
   stepwell analyze approximation runs/fashion16-uniform-0
@@ -75,8 +75,7 @@ def run(options: argparse.Namespace) -> None:
     """Load or train, go on training, measure, print."""
     require_extra()
     figure.check(options.save)
-    from stepwell.analyze.approximation import Split, approximation
-    from stepwell.analyze.decreases import Measured, decreases, require_target
+    from stepwell.analyze.approximation import Measured, Split, approximation, decreases, require_target
     from stepwell.catalogue.build import as_process
 
     split = Split(options.queue, options.scored, options.repeats)

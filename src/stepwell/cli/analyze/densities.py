@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepwell.cli import chart
 from stepwell.cli.analyze import figure
-from stepwell.cli.analyze.subject import recipe_of
+from stepwell.cli.analyze.run_or_workload import recipe_of
 from stepwell.core.errors import StepwellError, UnknownName
 from stepwell.runs.io import finite
 

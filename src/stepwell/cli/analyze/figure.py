@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from stepwell.core.errors import StepwellError
 
 if TYPE_CHECKING:
-    from stepwell.analyze.interdependence import Alignments, Interdependence
-    from stepwell.analyze.transfer import Transfer
+    from stepwell.analyze.interdependence import Alignments, Interdependence, Transfer
 
 
 def add_save(parser: argparse.ArgumentParser) -> None:

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepwell.cli import chart
-from stepwell.cli.analyze.subject import add_arguments, count, subject
-from stepwell.cli.extra import require_extra
+from stepwell.cli.analyze.run_or_workload import add_arguments, count, subject
+from stepwell.cli.options import require_extra
 from stepwell.runs.io import finite
 
 if TYPE_CHECKING:
+    from stepwell.analyze.estimates import Estimate
     from stepwell.analyze.gain import Gain
-    from stepwell.analyze.gradients import Estimate
     from stepwell.train.step import Training
 
 _EXAMPLES = """examples:
@@ -51,8 +51,8 @@ def register(subjects: Any) -> None:
 def run(options: argparse.Namespace) -> None:
     """Load or train, measure, print."""
     require_extra()
+    from stepwell.analyze.estimates import Effort
     from stepwell.analyze.gain import gain
-    from stepwell.analyze.gradients import Effort
     from stepwell.catalogue.build import weighting_of
 
     effort = Effort(options.strata, options.rounds, options.images)

@@ -14,7 +14,7 @@ from stepwell.cli.analyze import figure
 from stepwell.runs.io import finite
 
 if TYPE_CHECKING:
-    from stepwell.analyze.process_increments import ProcessIncrements
+    from stepwell.analyze.increments import ProcessIncrements
 
 _EXAMPLES = """examples:
   stepwell analyze increments linear cosine quadratic --save increments.png
@@ -55,7 +55,7 @@ def register(subjects: Any) -> None:
 def run(options: argparse.Namespace) -> None:
     """Compute, print."""
     figure.check(options.save)
-    from stepwell.analyze.process_increments import process_increments
+    from stepwell.analyze.increments import process_increments
     from stepwell.catalogue import build
 
     found = [process_increments(what, build.as_process(what), options.converged) for what in options.what]

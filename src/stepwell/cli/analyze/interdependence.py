@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from stepwell.cli import chart
 from stepwell.cli.analyze import figure
-from stepwell.cli.analyze.subject import add_arguments, count, subject
-from stepwell.cli.extra import require_extra
+from stepwell.cli.analyze.run_or_workload import add_arguments, count, subject
+from stepwell.cli.options import require_extra
 from stepwell.core.errors import StepwellError
 from stepwell.runs.io import finite
 
 if TYPE_CHECKING:
-    from stepwell.analyze.interdependence import Alignments, Interdependence
-    from stepwell.analyze.transfer import Losses, Transfer
-    from stepwell.cli.analyze.subject import Moment
+    from stepwell.analyze.interdependence import Alignments, Interdependence, Losses, Transfer
+    from stepwell.cli.analyze.run_or_workload import Moment
 
 _EXAMPLES = """examples:
   stepwell analyze interdependence runs/fashion16-uniform-0 --save interdependence.png
@@ -63,9 +62,8 @@ def run(options: argparse.Namespace) -> None:
     """Load or train, go on with each range, compare gradients, print."""
     require_extra()
     figure.check(options.save)
-    from stepwell.analyze.gradients import Effort, watch
-    from stepwell.analyze.interdependence import Interdependence, alignments_of
-    from stepwell.analyze.transfer import Continuation, transfer
+    from stepwell.analyze.estimates import Effort, watch
+    from stepwell.analyze.interdependence import Continuation, Interdependence, alignments_of, transfer
 
     plan = Continuation(_ranges(options), options.steps, options.repeats)
     effort = Effort(options.strata, options.rounds, options.images)

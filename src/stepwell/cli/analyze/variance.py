@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from stepwell.cli import chart
 from stepwell.cli.analyze import figure
-from stepwell.cli.analyze.subject import add_arguments, count, moments, whole_numbers
-from stepwell.cli.extra import require_extra
+from stepwell.cli.analyze.run_or_workload import add_arguments, count, moments, whole_numbers
+from stepwell.cli.options import require_extra
 from stepwell.core.errors import StepwellError
 from stepwell.runs.io import finite
 
 if TYPE_CHECKING:
-    from stepwell.analyze.gradients import Estimate
+    from stepwell.analyze.estimates import Estimate
     from stepwell.analyze.variance import Variance
 
 _EXAMPLES = """examples:
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> None:
     """Load or train, measure at every moment, print."""
     require_extra()
     figure.check(options.save)
-    from stepwell.analyze.gradients import Effort
+    from stepwell.analyze.estimates import Effort
     from stepwell.analyze.variance import variance
 
     effort = Effort(options.strata, options.rounds, options.images)

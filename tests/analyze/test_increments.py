@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import stepwell
-from stepwell.analyze.process_increments import OFFICIAL_TAU, process_increments
+from stepwell.analyze.increments import OFFICIAL_TAU, process_increments
 from stepwell.core.errors import InvalidParameter, Unsupported
 from stepwell.core.sampler import pmf
 

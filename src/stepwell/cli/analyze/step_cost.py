@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from stepwell.cli.analyze.subject import add_arguments, count, recipe_of, whole_numbers
-from stepwell.cli.extra import require_extra
+from stepwell.cli.analyze.run_or_workload import add_arguments, count, recipe_of, whole_numbers
+from stepwell.cli.options import require_extra
 from stepwell.core.errors import StepwellError
 from stepwell.runs.io import finite
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from stepwell.analyze.step_cost import StepCost, Stepped
     from stepwell.data.source import DataSet
     from stepwell.recipes.schema import Recipe
+
 
 METHODS = "uniform,neyman,alignment,beta-policy,loss-ema"
 _EXAMPLES = """examples:
