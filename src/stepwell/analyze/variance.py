@@ -32,12 +32,10 @@ from stepwell.core.process import NoiseProcess
 from stepwell.core.tensors import PerExample
 from stepwell.data.source import ExampleSource
 from stepwell.probes.view import LossAt, Watched
+from stepwell.runs.metrics import OBJECTIVES
 from stepwell.samplers.gradients import strata_spec
 from stepwell.train.step import Training
 from stepwell.weightings import Weighting
-
-OBJECTIVES = {"simple": "none", "bound": "vlb"}
-"""Names of the paper's two losses, and of their weightings in the catalogue."""
 
 
 @dataclass(frozen=True)

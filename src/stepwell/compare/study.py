@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,8 @@ from stepwell.catalogue.find import canonical, literal, names, split_pair
 from stepwell.core.errors import StepwellError, unknown
 from stepwell.recipes.load import BadRecipe
 from stepwell.recipes.method import study_files, workload_files
+from stepwell.runs.metrics import OBJECTIVES, loss
 
-OBJECTIVES = {"simple": "none", "bound": "vlb"}
-"""Names that people use, and the weightings they mean."""
 EACH = "each"
 """As a workload to tune on: every one of them chooses for itself."""
 EFFORT = {"generated": 1000, "reference": 12_000, "steps": 25, "bits_images": 64, "bits_timesteps": 50}
@@ -39,10 +38,10 @@ class Tuning:
 class Study:
     """What is to be compared."""
 
-    name: str
-    workloads: dict[str, dict[str, Any]]
+    name: str = ""
+    workloads: dict[str, dict[str, Any]] = field(default_factory=dict)
     """By name: the workload's recipe under `recipe`, and the settings that make it this one."""
-    methods: tuple[str, ...]
+    methods: tuple[str, ...] = ()
     seeds: tuple[int, ...] = (0, 1, 2)
     baseline: str = "uniform"
     metric: str = "simple"
@@ -62,16 +61,19 @@ class Study:
 
     def metric_of(self, method: str) -> str:
         """The record's key of the objective that a method is judged by."""
-        return metric_key(self.judged_by.get(method, self.metric))
+        return loss(self.judged_by.get(method, self.metric)).key
+
+    def baseline_among(self, methods: Collection[str]) -> str:
+        """The study's baseline, or the first method where that one is missing."""
+        return self.baseline if self.baseline in methods else next(iter(methods))
+
+    def against_of(self, method: str, methods: Collection[str]) -> str:
+        """The method that another one is judged against, itself if it is the baseline."""
+        return self.against.get(method, self.baseline_among(methods))
 
     def plain(self) -> dict[str, Any]:
         """For JSON."""
         return asdict(self)
-
-
-def metric_key(name: str) -> str:
-    """objective/none from simple."""
-    return f"objective/{OBJECTIVES.get(name, name)}"
 
 
 def load_study(what: str, words: Sequence[str] = ()) -> Study:

@@ -9,7 +9,6 @@ from typing import Any
 
 from stepwell.compare.results import STUDY, Grouped, LeftOut, Outcome, group, read_all
 from stepwell.compare.stats import profile
-from stepwell.compare.study import metric_key
 from stepwell.compare.tables import overall_table, workload_table
 from stepwell.compare.verdict import Judgement, error_rates, judge, metric_name, seconds_to, verdict
 from stepwell.compare.views import (
@@ -22,6 +21,7 @@ from stepwell.compare.views import (
     shared_settings,
 )
 from stepwell.core.errors import StepwellError
+from stepwell.runs.metrics import loss
 
 METRICS = ("objective/none", "objective/min-snr", "objective/vlb")
 FACTORS = tuple(1 + index / 20 for index in range(41))
@@ -96,7 +96,7 @@ def _recorded(metric: str, runs: Sequence[Outcome]) -> bool:
 
 
 def _primary(study: dict[str, Any]) -> str:
-    return metric_key(str(study.get("metric", "simple")))
+    return loss(str(study.get("metric", "simple"))).key
 
 
 def _judgements(workload: str, runs: dict[str, list[Outcome]], study: dict[str, Any]) -> list[Judgement]:
@@ -109,7 +109,7 @@ def _judgements(workload: str, runs: dict[str, list[Outcome]], study: dict[str, 
         if other == method or other not in finished:
             continue
         own = study.get("judged_by", {}).get(method)
-        metric = metric_key(own) if own else _primary(study)
+        metric = loss(own).key if own else _primary(study)
         if not _recorded(metric, [*mine, *finished[other]]):
             continue
         found.append(judge(workload, mine, finished[other], metric))

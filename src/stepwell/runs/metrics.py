@@ -1,0 +1,135 @@
+"""The metrics of a run, one entry each: `evaluate`, `compare`, the report and the docs all read this list.
+
+Losses are computed in `evaluate/bands.py`, everything else in `recipes/score.py`, under the key given here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+OBJECTIVES = {"simple": "none", "bound": "vlb"}
+"""DDPM's two losses by the names that people use, and the weightings that define them."""
+LOSS = "objective/"
+FEATURES = "_features"
+"""Ends the section of a score that holds distances on some network's features: fashion16_features."""
+INCEPTION = "inception"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One number of a run: where it is recorded, what it is called and which way is better."""
+
+    key: str
+    """A loss's key in metrics.jsonl, or SECTION.NAME in score.json; * stands for the feature extractor."""
+    title: str
+    format: str = ".4f"
+    unit: str = ""
+    higher_is_better: bool = False
+    heading: str = ""
+    """Of the column with its ratios in a comparison; empty: it has none."""
+    of_images: bool = False
+    """Measured on generated images: the verdict mentions it beside a win."""
+    needs: str = ""
+    """The recipe setting without which it is not measured."""
+    details: str = ""
+    """What `stepwell evaluate` adds in brackets, as a format string over the section of the score."""
+    on_inception: str = ""
+    """Its usual name, which only distances on Inception's features may have."""
+
+    def read(self, score: Mapping[str, Any]) -> float:
+        """Its value in a score; NaN where it was not measured."""
+        value = self._section(score).get(self.key.rpartition(".")[2])
+        return math.nan if value is None else float(value)
+
+    def text(self, score: Mapping[str, Any]) -> str:
+        """Its value with unit and details."""
+        value = f"{self.read(score):{self.format}} {self.unit}".rstrip()
+        return f"{value} ({self.details.format_map(self._section(score))})" if self.details else value
+
+    def name(self, features: str = "") -> str:
+        """Its title; a distance says whose features it is on."""
+        if not self.on_inception or not features:
+            return self.title
+        if features == INCEPTION:
+            return self.on_inception
+        return f"{self.title} on {features} features (not {self.on_inception})"
+
+    @property
+    def column(self) -> str:
+        """The heading of its values in a table."""
+        return f"{self.title} ({self.unit}, higher is better)" if self.higher_is_better else self.title
+
+    def error(self, value: float) -> float:
+        """What ratios are taken of, lower is better: the value, or the relative RMS error behind decibels."""
+        if self.unit == "dB":
+            return float(10 ** (-value / 20))
+        return 1 / value if self.higher_is_better else value
+
+    @property
+    def error_title(self) -> str:
+        """What `error` is called."""
+        return self.heading if self.higher_is_better else self.title
+
+    def _section(self, score: Mapping[str, Any]) -> Mapping[str, Any]:
+        section = self.key.rpartition(".")[0]
+        if section == f"*{FEATURES}":
+            section = next((key for key in score if key.endswith(FEATURES)), section)
+        found = score.get(section, {}) if section else score
+        return found if isinstance(found, Mapping) else {}
+
+
+BITS = Metric(
+    "bits_per_dimension.total",
+    "bits per dimension",
+    heading="bits",
+    details="decoder {decoder:.4f}, diffusion {diffusion:.4f}, prior {prior:.4f}",
+)
+FRECHET = Metric(
+    f"*{FEATURES}.frechet_distance",
+    "Fréchet distance",
+    heading="distance",
+    of_images=True,
+    details="{generated} images",
+    on_inception="FID",
+)
+KERNEL = Metric(
+    f"*{FEATURES}.kernel_distance",
+    "kernel distance",
+    ".6f",
+    # No ratios: an unbiased estimate may be negative.
+    of_images=True,
+    details="± {kernel_distance_standard_error:.6f}",
+    on_inception="KID",
+)
+PSNR = Metric(
+    "super_resolution.psnr",
+    "PSNR",
+    ".2f",
+    "dB",
+    higher_is_better=True,
+    heading="RMS error",
+    of_images=True,
+    needs="super_resolution",
+    details="{images} images; plain enlargement: {psnr_of_plain_enlargement:.2f} dB",
+)
+SCORED = (BITS, FRECHET, KERNEL, PSNR)
+"""What a finished run is scored by, in the order of tables."""
+
+
+def loss(name: str) -> Metric:
+    """The held-out loss of a weighting: `simple`, `bound`, or a weighting's name or recorded key."""
+    weighting = OBJECTIVES.get(name, name.removeprefix(LOSS))
+    title = {"none": "simple loss", "vlb": "bound"}.get(weighting, f"{weighting} loss")
+    return Metric(f"{LOSS}{weighting}", title, ".5f")
+
+
+CURVES = tuple(map(loss, ("simple", "min-snr", "bound")))
+"""The losses that every report draws."""
+
+
+def features_of(score: Mapping[str, Any]) -> str:
+    """The network whose features a score's distances are on; empty if it has none."""
+    return next((key.removesuffix(FEATURES) for key in score if key.endswith(FEATURES)), "")
