@@ -19,8 +19,8 @@ from stepwell.core.tick import Tick
 from stepwell.data.source import to_unit
 from stepwell.models.denoiser import Condition
 from stepwell.pacer import Pacer
+from stepwell.probes.context import ProbeContext, ProbeSetup
 from stepwell.probes.gradients import Sketch, gradients_of
-from stepwell.probes.view import Surroundings, Watched
 from stepwell.recipes.build import experiment, training_of
 from stepwell.recipes.load import load
 from stepwell.train.step import train_step
@@ -59,7 +59,7 @@ class Ride:
             for name in ("neyman", "alignment")
         }
         objective = self.made.objective
-        self.watched = Watched(process, objective.weighting, loss_at, optimizer, network, weighting_of)
+        self.setup = ProbeSetup(process, objective.weighting, loss_at, optimizer, network, weighting_of)
 
     def step(self, step: int) -> None:
         """One update by uniform draws; the pacers measure."""
@@ -90,7 +90,7 @@ class Ride:
             x0 = to_unit(self.made.data.train.fetch(rows))
             u = (stratum + torch.rand(EXAMPLES, generator=generator)) / STRATA
             noise = torch.randn(x0.shape, generator=generator)
-            view = Surroundings(Tick(), x0, Condition(None), Alone(), self.watched)
+            view = ProbeContext(Tick(), x0, Condition(None), Alone(), self.setup)
             found: dict[str | None, list[Tensor]] = {None: [], "vlb": []}
             for chunk in torch.arange(EXAMPLES).chunk(CHUNKS):
                 for name, sketches in found.items():

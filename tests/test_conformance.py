@@ -389,7 +389,7 @@ class _Careless(TimestepSampler):
     def __init__(self, look: Callable[[Tensor], Any]) -> None:
         self._look = look
 
-    def place(self, v: Tensor, x0: Tensor, tick: Tick) -> Draw:
+    def from_uniform(self, v: Tensor, x0: Tensor, tick: Tick) -> Draw:
         self._look(v)
         return Draw(v, torch.zeros_like(v), torch.ones_like(v))
 

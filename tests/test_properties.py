@@ -194,7 +194,7 @@ def _assert_sound(sampler: TimestepSampler, *borders: Tensor) -> None:
     assert (drawn.correction >= 0).all()
     # Cells between the sampler's own quantiles resolve any spike that it has.
     v = (torch.arange(8192, dtype=torch.float64) + 0.5) / 8192
-    quantiles = sampler.place(v, torch.zeros(8192, 1), tick).u
+    quantiles = sampler.from_uniform(v, torch.zeros(8192, 1), tick).u
     cells = cell_borders(quantiles, edges(4096), *borders, even=16_000, logistic=4000)
     masses = cell_masses(sampler, cells)
     assert masses.isfinite().all()

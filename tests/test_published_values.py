@@ -319,7 +319,7 @@ def test_loss_second_moment_worked_example():
         sampler.learn(stepwell.Feedback(stepwell.Tick(step=step), u, losses, losses))
     found = pmf(sampler, process)
     assert_printed(found, published.SECOND_MOMENT_PROBABILITIES)
-    drawn = sampler.place(found.cumsum(0) - found / 2, torch.zeros(4), stepwell.Tick())
+    drawn = sampler.from_uniform(found.cumsum(0) - found / 2, torch.zeros(4), stepwell.Tick())
     assert process.time(drawn.u).tolist() == [0, 1, 2, 3]
     assert_printed(drawn.correction, published.SECOND_MOMENT_WEIGHTS)
 
@@ -328,7 +328,7 @@ def test_loss_second_moment_worked_example():
 def test_mode(w, printed):
     # Ours is an inverse CDF and rises; the formula's argument falls.
     v = torch.tensor([1 - w], dtype=torch.float64)
-    drawn = stepwell.sampler("mode", "flow").place(v, torch.zeros(1), stepwell.Tick())
+    drawn = stepwell.sampler("mode", "flow").from_uniform(v, torch.zeros(1), stepwell.Tick())
     assert_printed(drawn.u, printed, SIX)
 
 
@@ -341,7 +341,7 @@ def test_cosmap(u, printed):
 def test_laplace_in_log_snr():
     process = stepwell.process("flow")
     quarter = torch.tensor([0.25], dtype=torch.float64)
-    drawn = stepwell.sampler("laplace", process).place(quarter, torch.zeros(1), stepwell.Tick())
+    drawn = stepwell.sampler("laplace", process).from_uniform(quarter, torch.zeros(1), stepwell.Tick())
     assert_printed(process.log_snr(drawn.u), published.LAPLACE_LOG_SNR_AT_QUARTER, SIX)
 
 

@@ -57,7 +57,7 @@ def reference_expectation(process, weighting):
 def expectation(sampler, process, weighting, v=None):
     """E[correction x weighted loss] over v, and how far off that can be."""
     v = centres(POINTS) if v is None else v
-    draw = sampler.place(v, torch.zeros(len(v)), stepwell.Tick(step=10))
+    draw = sampler.from_uniform(v, torch.zeros(len(v)), stepwell.Tick(step=10))
     values = draw.correction * losses(process, weighting, draw.u)
     return float(values.mean()), SLACK * float(values.diff().abs().sum()) / (2 * len(v))
 

@@ -17,7 +17,7 @@ from stepwell.catalogue.build import weighting_of
 from stepwell.core.errors import InvalidParameter, NonFiniteLoss
 from stepwell.core.tick import Tick
 from stepwell.objective import Objective
-from stepwell.probes.view import Watched
+from stepwell.probes.context import ProbeSetup
 from stepwell.samplers.gradients import strata_spec
 
 SIZE = 2048
@@ -32,9 +32,9 @@ def examples(tick: Tick) -> tuple[Tensor, None]:
     return torch.randn(2 * 8, SIZE, generator=tick.generator("data")), None
 
 
-def watched(loss_at: Callable[..., Tensor], weight: Tensor, weighting: str = "none") -> Watched:
+def setup(loss_at: Callable[..., Tensor], weight: Tensor, weighting: str = "none") -> ProbeSetup:
     optimizer = torch.optim.Adam([weight])
-    return Watched(PROCESS, stepwell.weighting(weighting), loss_at, optimizer, None, weighting_of)
+    return ProbeSetup(PROCESS, stepwell.weighting(weighting), loss_at, optimizer, None, weighting_of)
 
 
 def planted(spread: Tensor, means: Tensor, batch: int = 64, rounds: int = 5) -> Gain:
@@ -45,7 +45,7 @@ def planted(spread: Tensor, means: Tensor, batch: int = 64, rounds: int = 5) -> 
         stratum = torch.searchsorted(BORDERS[1:-1].float(), u, right=True)
         return (means[stratum] + spread.float()[stratum, None] * noise) @ weight
 
-    return gain_of(watched(loss_at, weight), examples, batch, Effort(20, rounds, 8))
+    return gain_of(setup(loss_at, weight), examples, batch, Effort(20, rounds, 8))
 
 
 def test_planted_gradients_give_the_ratio_that_was_planted() -> None:
@@ -114,7 +114,7 @@ def test_a_linear_denoiser_of_gaussian_data(weighting: str) -> None:
     def loss_at(x0: Tensor, noise: Tensor, u: Tensor, condition: Any) -> Tensor:
         return objective(lambda x, time, told: gains * x, x0, noise, u, condition).plain
 
-    found = gain_of(watched(loss_at, gains, weighting), examples, 64, Effort(20, 5, 8))
+    found = gain_of(setup(loss_at, gains, weighting), examples, 64, Effort(20, 5, 8))
     # x_u = a x0 + s eps is standard normal with E[x eps] = s, and one coordinate's gradient is
     # 2 w (g x^2 - eps x) / D: mean 2 w (g - s) / D, variance 4 w^2 (2 (g - s)^2 + 1 - s^2) / D^2.
     u = PROCESS.grid()
@@ -145,7 +145,7 @@ def test_gradients_are_measured_in_adams_metric_once_there_is_one() -> None:
         moved = torch.where((u < 0.5)[:, None], half * 1.0, ~half * 9.0)
         return (moved * noise) @ weight
 
-    view = watched(loss_at, weight)
+    view = setup(loss_at, weight)
     effort = Effort(20, 3, 8)
     assert gain_of(view, examples, 64, effort).ratio.value == pytest.approx(25 / 41, rel=0.02)
     view.optimizer.state[weight] = {
@@ -165,7 +165,7 @@ def test_gradients_that_are_not_finite_are_named() -> None:
         return torch.where(u > 0.9, torch.nan, 1.0) * (noise @ weight)
 
     with pytest.raises(NonFiniteLoss, match=r"not finite between 0\.(85|9)"):
-        gain_of(watched(loss_at, weight), examples, 64, Effort(20, 3, 8))
+        gain_of(setup(loss_at, weight), examples, 64, Effort(20, 3, 8))
 
 
 def test_the_jackknife_of_a_mean_is_students_interval() -> None:

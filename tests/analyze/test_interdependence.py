@@ -22,7 +22,7 @@ from stepwell.data.batches import Batch
 from stepwell.evaluate.bands import HeldOutLoss
 from stepwell.objective import Objective
 from stepwell.pacer import Pacer
-from stepwell.probes.view import Watched
+from stepwell.probes.context import ProbeSetup
 from stepwell.train.ema import Ema
 from stepwell.train.learning_rate import Warmup
 from stepwell.train.step import Training
@@ -92,7 +92,7 @@ def aligned(network: nn.Module, scales: Tensor, effort: Effort, optimizer: Any =
         return torch.randn(size, generator=tick.generator("data")) * scales, None
 
     optimizer = optimizer or torch.optim.SGD(network.parameters(), lr=0.1)
-    view = Watched(PROCESS, stepwell.weighting("none"), loss_at, optimizer, network, weighting_of)
+    view = ProbeSetup(PROCESS, stepwell.weighting("none"), loss_at, optimizer, network, weighting_of)
     return alignments_of(view, examples, effort, "adam")
 
 

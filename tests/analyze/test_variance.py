@@ -22,7 +22,7 @@ from stepwell.catalogue.build import weighting_of
 from stepwell.core.errors import UnknownName
 from stepwell.core.tick import Tick
 from stepwell.objective import Objective
-from stepwell.probes.view import Watched
+from stepwell.probes.context import ProbeSetup
 from stepwell.samplers.gradients import strata_spec
 
 PROCESS = stepwell.process("linear")
@@ -62,7 +62,7 @@ def measured(
 
     optimizer = optimizer or torch.optim.Adam([weight])
     # Its own weighting must not matter: both objectives are measured, whatever is trained.
-    view = Watched(PROCESS, stepwell.weighting("min-snr"), loss_at, optimizer, None, weighting_of)
+    view = ProbeSetup(PROCESS, stepwell.weighting("min-snr"), loss_at, optimizer, None, weighting_of)
     return variance_of(view, examples, effort, metric)
 
 

@@ -14,7 +14,7 @@ from stepwell.core.errors import InvalidParameter
 from stepwell.core.feedback import Feedback, GradientSignal
 from stepwell.core.probe import DecreaseSpec, GradientSpec
 from stepwell.core.ranks import Alone
-from stepwell.core.sampler import Metrics, State, TimestepSampler, matching
+from stepwell.core.sampler import Metrics, State, TimestepSampler, require_kind
 from stepwell.core.tick import Tick
 from stepwell.samplers.static import OneDensity, Static
 
@@ -173,7 +173,7 @@ class Measured(OneDensity):
         return {"kind": self.label, "spread": self._spread.clone()}
 
     def load_state_dict(self, state: State) -> None:
-        self._spread = matching(state, self.label)["spread"].clone()
+        self._spread = require_kind(state, self.label)["spread"].clone()
 
 
 def _spread(u: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from stepwell.probes.view import adam_scale
+from stepwell.probes.context import adam_scale
 
 KINDS = {
     "adam": lambda p: torch.optim.Adam(p, lr=0.1, betas=(0.8, 0.95), eps=1e-3),

@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 import torch
 from odds import assert_follows_masses
-from small_view import CLASSES, SHAPE, Call, Network, Seen, examples, network
+from small_context import CLASSES, SHAPE, Call, Network, Seen, examples, network
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 
 import stepwell
 from stepwell.catalogue.build import weighting_of
 from stepwell.core.feedback import DecreaseSignal, Feedback
-from stepwell.core.probe import DecreaseSpec, NoProbe
+from stepwell.core.probe import DecreaseSpec
 from stepwell.core.sampler import Metrics
 from stepwell.core.tick import Tick
 from stepwell.models.denoiser import Condition
 from stepwell.pacer import Pacer
-from stepwell.probes import probe_for
+from stepwell.probes import NoProbe, probe_for
 from stepwell.probes.decrease import Decrease
 from stepwell.samplers.static import Static
 

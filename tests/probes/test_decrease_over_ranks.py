@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_view import Seen, examples, network
+from small_context import Seen, examples, network
 from torch import Tensor, multiprocessing, nn
 from torch import distributed as dist
 from torch.distributed.device_mesh import init_device_mesh

@@ -60,14 +60,14 @@ def test_small_batches_are_pooled_until_there_are_enough(name: str) -> None:
     pool, given = Pool(8), CONDITIONS[name]
     for start in range(0, 15, 3):
         x0 = _batch(start, 3)
-        pool.see(x0, given(x0))
+        pool.add(x0, given(x0))
         assert _numbers(pool) == list(range(max(0, start + 3 - 8), start + 3))
 
 
 def test_batches_of_other_sizes_meet_in_one_pool() -> None:
     pool, start = Pool(6), 0
     for count in (1, 4, 2, 5, 1, 9, 3):
-        pool.see(_batch(start, count), None)
+        pool.add(_batch(start, count), None)
         start += count
         assert _numbers(pool) == list(range(max(0, start - 6), start))
 
@@ -76,8 +76,8 @@ def test_batches_of_other_sizes_meet_in_one_pool() -> None:
 def test_a_batch_that_is_large_enough_is_not_copied(count: int) -> None:
     pool, x0 = Pool(8), _batch(0, count)
     labels = x0[:, 0] + 100
-    pool.see(_batch(50, 3), torch.zeros(3))
-    pool.see(x0, labels)
+    pool.add(_batch(50, 3), torch.zeros(3))
+    pool.add(x0, labels)
     assert pool.x0 is not None
     for kept, given in ((pool.x0, x0), (pool.condition, labels)):
         assert kept.untyped_storage().data_ptr() == given.untyped_storage().data_ptr()
@@ -88,7 +88,7 @@ def test_small_batches_are_copied_as_a_loop_may_reuse_their_memory() -> None:
     pool, buffer = Pool(4), torch.zeros(2, 3)
     for value in (1.0, 2.0):
         buffer.fill_(value)
-        pool.see(buffer, buffer[:, 0])
+        pool.add(buffer, buffer[:, 0])
     assert pool.x0 is not None
     assert pool.x0[:, 0].tolist() == [1, 1, 2, 2]
     assert pool.condition.tolist() == [1, 1, 2, 2]
@@ -97,7 +97,7 @@ def test_small_batches_are_copied_as_a_loop_may_reuse_their_memory() -> None:
 def test_no_graph_is_kept_alive() -> None:
     pool, weight = Pool(4), torch.ones(3, requires_grad=True)
     for count in (2, 2, 9):
-        pool.see(_batch(0, count) * weight, Prompt(_batch(0, count) * weight, torch.ones(count)))
+        pool.add(_batch(0, count) * weight, Prompt(_batch(0, count) * weight, torch.ones(count)))
         assert pool.x0 is not None
         assert not any(tensor.requires_grad for tensor in (pool.x0, *leaves(pool.condition)))
 
@@ -107,7 +107,7 @@ def test_no_graph_is_kept_alive() -> None:
 def test_a_restored_pool_goes_on_as_if_nothing_had_happened(name: str, count: int) -> None:
     given, pool, restored = CONDITIONS[name], Pool(8), Pool(8)
     for start in (0, count):
-        pool.see(_batch(start, count), given(_batch(start, count)))
+        pool.add(_batch(start, count), given(_batch(start, count)))
     stored = io.BytesIO()
     torch.save(pool.state_dict(), stored)
     stored.seek(0)
@@ -116,14 +116,14 @@ def test_a_restored_pool_goes_on_as_if_nothing_had_happened(name: str, count: in
     again = restored.state_dict()
     assert all(torch.equal(again[key], value) for key, value in pool.state_dict().items())
     for each in (pool, restored):
-        each.see(_batch(90, 2), given(_batch(90, 2)))
+        each.add(_batch(90, 2), given(_batch(90, 2)))
     assert _numbers(restored) == _numbers(pool)
     assert type(restored.condition) is type(pool.condition)
 
 
 def test_a_saved_pool_does_not_change_with_the_pool() -> None:
     pool, x0 = Pool(4), _batch(0, 8)
-    pool.see(x0, x0[:, 0])
+    pool.add(x0, x0[:, 0])
     state = pool.state_dict()
     x0.zero_()
     assert state["0"][:, 0].tolist() == [4, 5, 6, 7]
@@ -132,12 +132,12 @@ def test_a_saved_pool_does_not_change_with_the_pool() -> None:
 
 def test_small_batches_of_changing_shape_are_an_error_that_says_what_to_write() -> None:
     pool = Pool(8)
-    pool.see(torch.zeros(4, 1, 8, 8), None)
+    pool.add(torch.zeros(4, 1, 8, 8), None)
     with pytest.raises(Unsupported, match=r"\[\(1, 8, 8\)\] to \[\(1, 8, 4\)\].*images=2"):
-        pool.see(torch.zeros(4, 1, 8, 4), None)
+        pool.add(torch.zeros(4, 1, 8, 4), None)
     large = Pool(4)
     for shape in ((8, 8), (8, 4)):
-        large.see(torch.zeros(4, 1, *shape), None)
+        large.add(torch.zeros(4, 1, *shape), None)
     assert large.x0 is not None
     assert large.x0.shape == (4, 1, 8, 4)
 

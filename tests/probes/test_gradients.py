@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_view import Call, Network, Seen, examples, network
+from small_context import Call, Network, Seen, examples, network
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -16,10 +16,10 @@ from stepwell.catalogue.build import weighting_of
 from stepwell.core.condition import select
 from stepwell.core.errors import Unsupported
 from stepwell.core.feedback import GradientSignal
-from stepwell.core.probe import GradientSpec, NoProbe
+from stepwell.core.probe import GradientSpec
 from stepwell.core.tick import Tick
 from stepwell.objective import Objective
-from stepwell.probes import probe_for
+from stepwell.probes import NoProbe, probe_for
 from stepwell.probes.gradients import Gradients, Sketch
 
 BORDERS = (0.0, 0.25, 0.5, 1.0)
@@ -31,7 +31,7 @@ LINEAR = stepwell.process("linear")
 def measured(seen: Seen, spec: GradientSpec = SPEC, count: int = 8, tick: Tick = TICK) -> GradientSignal:
     """What the probe says after an update on `count` examples."""
     probe, (x0, condition) = Gradients(), examples(count)
-    probe.see(x0, condition, spec, 1)
+    probe.add_batch(x0, condition, spec, 1)
     signal = probe.after(seen.view(x0, condition, tick), spec)
     assert signal is not None
     return signal
@@ -141,7 +141,7 @@ def test_parameters_without_a_gradient_and_frozen_ones_count_as_nothing() -> Non
 def test_parameters_may_be_frozen_and_thawed_on_the_way() -> None:
     seen, probe = Seen(network(dropout=0.0)), Gradients()
     x0, condition = examples(8)
-    probe.see(x0, condition, SPEC, 1)
+    probe.add_batch(x0, condition, SPEC, 1)
     view, norms = seen.view(x0, condition, TICK), []
     for frozen in (False, True, False):
         seen.network.label.weight.requires_grad_(not frozen)
@@ -270,7 +270,7 @@ def _seen_in(sizes: tuple[int, ...], spec: GradientSpec) -> list[GradientSignal 
     x0, condition = examples(sum(sizes))
     for micro, size in enumerate(sizes):
         rows = slice(start, start + size)
-        probe.see(x0[rows], select(condition, rows), spec, 1)
+        probe.add_batch(x0[rows], select(condition, rows), spec, 1)
         view = seen.view(x0[rows], select(condition, rows), Tick(seed=5, step=7, micro=micro))
         signals.append(probe.after(view, spec))
         start += size
@@ -305,7 +305,7 @@ def test_a_rank_has_its_share_of_the_images(images: int, world: int, each: int) 
     group.world = world
     spec = GradientSpec(1, borders=BORDERS, images=images)
     x0, condition = examples(2 * each)
-    probe.see(x0, condition, spec, world)
+    probe.add_batch(x0, condition, spec, world)
     signal = probe.after(seen.view(x0, condition, Tick(step=1, world=world), group), spec)
     assert signal is not None
     assert signal.images == each * world

@@ -106,7 +106,7 @@ def test_a_range_of_timesteps_is_never_left():
     left = []
     for first in range(1, 990):
         sampler = stepwell.sampler("uniform", process, min_timestep=first, max_timestep=first + 10)
-        drawn = process.index(sampler.place(v, v, stepwell.Tick()).u)
+        drawn = process.index(sampler.from_uniform(v, v, stepwell.Tick()).u)
         left += [(first, int(t)) for t in drawn if not first <= t < first + 10]
     assert not left, f"{len(left)} draws outside their range, such as (min_timestep, t) = {left[:3]}"
 

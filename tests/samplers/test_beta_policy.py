@@ -25,7 +25,7 @@ from stepwell.core.probe import DecreaseSpec, GradientSpec, ProbeSpec
 from stepwell.core.sampler import Metrics, TimestepSampler
 from stepwell.core.tick import Tick
 from stepwell.pacer import Pacer
-from stepwell.samplers.beta_policy.credit import LEAST_VISITS, SureGains
+from stepwell.samplers.beta_policy.credit import MIN_MEASUREMENTS, SignificantGains
 from stepwell.samplers.beta_policy.policy import PolicyNetwork
 from stepwell.samplers.beta_policy.rewards import (
     CORRECTED,
@@ -373,7 +373,7 @@ def test_the_subset_is_what_selection_says_from_the_third_row_on(selection: str)
         grid = decrease(sampler).grid
         assert decrease(sampler).subset == tuple(grid[index] for index in chosen.tolist())
     assert (decrease(sampler).subset == first) is (selection == "grid")
-    assert sampler.portrait()["subset"].tolist() == pytest.approx(decrease(sampler).subset)
+    assert sampler.diagnostics()["subset"].tolist() == pytest.approx(decrease(sampler).subset)
 
 
 def test_rewards_are_read_at_the_subset_that_was_measured() -> None:
@@ -631,15 +631,15 @@ def test_alignment_asks_for_gradients_of_the_target() -> None:
 @pytest.mark.parametrize("conditional", [True, False])
 def test_gains_in_a_band_move_the_draws_there(conditional: bool) -> None:
     sampler, x0 = beta_policy(LINEAR, credit="alignment", conditional=conditional), noise(32, 6)
-    gradients(sampler, LEAST_VISITS - 1, in_two_bands, x0)
+    gradients(sampler, MIN_MEASUREMENTS - 1, in_two_bands, x0)
     band = torch.tensor([0.2, 0.4], dtype=torch.float64)
     start = float(beta_policy(LINEAR).masses(band))
     assert float(sampler.masses(band)) == pytest.approx(start), "two visits of a stratum say nothing yet"
-    metrics = gradients(sampler, 15, in_two_bands, x0, LEAST_VISITS - 1)
+    metrics = gradients(sampler, 15, in_two_bands, x0, MIN_MEASUREMENTS - 1)
     sampler.draw(x0, Tick())
     assert float(sampler.masses(band)) > 0.7
     assert float(metrics["sure_gains"]) == pytest.approx(0.2)
-    assert sampler.portrait()["interdependence"].shape == (10, 10)
+    assert sampler.diagnostics()["interdependence"].shape == (10, 10)
 
 
 def test_alignment_never_looks_at_a_value() -> None:
@@ -673,7 +673,7 @@ def test_noise_pays_nobody() -> None:
 def test_a_gain_shrinks_by_what_noise_would_give() -> None:
     # One stratum gives the target's direction, the other is 60 or 30 degrees away in turn.
     spec = GradientSpec(1, "vlb", (0.0, 0.5, 1.0), 16)
-    gains, target = SureGains("test", Uniform(), spec, decay=1 - 1e-5), torch.tensor([2.0, 0.0])
+    gains, target = SignificantGains("test", Uniform(), spec, decay=1 - 1e-5), torch.tensor([2.0, 0.0])
     for turn in range(4):
         for stratum, angle in enumerate((0.0, (math.pi / 3, -math.pi / 6)[turn % 2])):
             trained = 3 * torch.tensor([math.cos(angle), math.sin(angle)])

@@ -81,7 +81,7 @@ def test_draws_follow_the_masses_of_their_rows(floor: float, rounding: bool) -> 
     table = BetaTable(500, Uniform(), floor, rounded=rounding)
     pairs = [(0.4, 0.9), (1.0, 1.0), (6.0, 20.0)]
     rows, each = shapes(*pairs), 20_000
-    placed = table.place(rows.repeat_interleave(each, 0), Tick(step=4).uniform("draws", 3 * each))
+    placed = table.from_uniform(rows.repeat_interleave(each, 0), Tick(step=4).uniform("draws", 3 * each))
     masses = table.masses(rows).view(3, 50, -1).sum(2)
     for row, u in enumerate(placed.u.split(each)):
         assert_follows_masses((u * 50).long(), masses[row])
@@ -92,7 +92,7 @@ def test_draws_follow_the_masses_of_their_rows(floor: float, rounding: bool) -> 
 def test_a_draw_has_the_density_of_its_own_row() -> None:
     rows = 0.3 + 5 * Tick().uniform("shapes", 600).view(300, 2)
     for table in (TABLE, BetaTable(70, Uniform(), 0.2), BetaTable(1000, Uniform(), 0.1, rounded=True)):
-        placed = table.place(rows, Tick(step=1).uniform("draws", 300))
+        placed = table.from_uniform(rows, Tick(step=1).uniform("draws", 300))
         for row in range(0, 300, 37):
             height = table.mean(rows[row : row + 1]).pdf(placed.u[row : row + 1])
             assert float(placed.log_prob[row].exp()) == pytest.approx(float(height), rel=1e-4)
@@ -107,7 +107,7 @@ def test_the_density_of_a_batch_is_the_mean_of_its_rows() -> None:
 
 def test_draws_of_a_rounding_table_are_the_timesteps_that_the_variable_rounds_to() -> None:
     table = BetaTable(1000, Uniform(), rounded=True)
-    placed = table.place(shapes((0.5, 0.7)).expand(5000, 2), Tick().uniform("draws", 5000))
+    placed = table.from_uniform(shapes((0.5, 0.7)).expand(5000, 2), Tick().uniform("draws", 5000))
     timestep = (placed.u.double() * 1000).long()
     assert torch.equal(timestep, (placed.inner.double() * 999).round().long())
     assert {0, 999} <= set(timestep.tolist())
@@ -116,7 +116,7 @@ def test_draws_of_a_rounding_table_are_the_timesteps_that_the_variable_rounds_to
 def test_the_largest_and_the_smallest_uniform_stay_in_unit_time() -> None:
     v = torch.tensor([2.0**-24, 1 - 2.0**-24])
     for pair in ((1e-5, 1e-5), (1e-5, 50.0), (1000.0, 1.0), (0.3, 0.3), (400.0, 400.0)):
-        placed = TABLE.place(shapes(pair, pair), v)
+        placed = TABLE.from_uniform(shapes(pair, pair), v)
         assert ((placed.u >= 0) & (placed.u < 1)).all()
         assert placed.log_prob.isfinite().all()
 
@@ -160,6 +160,6 @@ def test_nothing_looks_at_a_value() -> None:
     table = BetaTable(100, Uniform(), 0.1)
     with accelerator():
         rows = torch.ones(5, 2, device=DEVICE)
-        placed = table.place(rows, torch.zeros(5, device=DEVICE))
+        placed = table.from_uniform(rows, torch.zeros(5, device=DEVICE))
         assert placed.u.shape == placed.log_prob.shape == (5,)
         assert table.log_prob(rows, placed.inner).device == DEVICE

@@ -307,7 +307,7 @@ def test_within_keeps_its_range_for_every_pair_of_timesteps() -> None:
     left = []
     for first, last in ((first, first + 1) for first in range(1000)):
         sampler = stepwell.sampler("uniform", LINEAR, min_timestep=first, max_timestep=last)
-        index = LINEAR.time(sampler.place(EXTREME, torch.zeros(2), Tick()).u)
+        index = LINEAR.time(sampler.from_uniform(EXTREME, torch.zeros(2), Tick()).u)
         left += [(first, t) for t in index.tolist() if t != first]
     assert left == []
 
@@ -455,8 +455,8 @@ def test_what_a_sampler_learns_from_shows_through(name: str, from_losses: bool) 
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_a_portrait_shows_through(name: str) -> None:
     listening = Listening()
-    listening.portrait = lambda: {"matrix": torch.eye(2)}
-    assert torch.equal(WRAPPERS[name](listening).portrait()["matrix"], torch.eye(2))
+    listening.diagnostics = lambda: {"matrix": torch.eye(2)}
+    assert torch.equal(WRAPPERS[name](listening).diagnostics()["matrix"], torch.eye(2))
 
 
 @pytest.mark.parametrize("name", WRAPPERS)

@@ -324,7 +324,7 @@ def test_an_accelerator_leaves_out_losses_that_are_not_finite(
 ) -> None:
     # There nobody can look without stopping the device; here the look is taken away instead.
     for module in ("loss_ema", "loss_second_moment"):
-        target = f"stepwell.samplers.{module}.usable"
+        target = f"stepwell.samplers.{module}.valid_losses"
         monkeypatch.setattr(target, lambda losses, u, learner: losses.isfinite())
     parameters = {"bins": 4, "unbiased": False}
     told, same = (stepwell.sampler(name, "flow", **parameters) for _ in range(2))

@@ -158,7 +158,7 @@ def _gram(sampler: TimestepSampler, trained: Tensor, target: Tensor) -> Tensor:
     """The interdependence after every stratum was measured, in turn, three times."""
     for stratum in [*range(len(trained))] * 3:
         _heard(sampler, GradientSignal(stratum, torch.stack([trained[stratum], target[stratum]]), 16))
-    return sampler.portrait()["interdependence"]
+    return sampler.diagnostics()["interdependence"]
 
 
 def _vectors(seed: int) -> Tensor:

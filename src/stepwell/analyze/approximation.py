@@ -21,8 +21,8 @@ from stepwell.core.tensors import PerExample
 from stepwell.core.tick import Tick, stream_key
 from stepwell.data.batches import Batches
 from stepwell.data.source import ExampleSource
+from stepwell.probes.context import ProbeContext, ProbeSetup
 from stepwell.probes.decrease import Decrease
-from stepwell.probes.view import Surroundings, Watched
 from stepwell.samplers.beta_policy.rewards import METHODS, select, spaced
 from stepwell.train.step import Training, train_step
 
@@ -104,7 +104,7 @@ def decreases(
     return _finite(rows, steps)
 
 
-def _views(training: Training, source: ExampleSource, batch: int) -> Callable[[int], Surroundings]:
+def _views(training: Training, source: ExampleSource, batch: int) -> Callable[[int], ProbeContext]:
     """What the probe sees at a step: fresh examples, whatever is trained on."""
     network, seed = training.network, stream_key(training.seed, "approximation")
     batches = Batches(source, batch, seed)
@@ -112,7 +112,7 @@ def _views(training: Training, source: ExampleSource, batch: int) -> Callable[[i
     def loss_at(x0: Tensor, noise: Tensor, u: PerExample, condition: Any) -> PerExample:
         return training.objective(network, x0, noise, u, condition).plain
 
-    watched = Watched(
+    setup = ProbeSetup(
         training.objective.process,
         training.objective.weighting,
         loss_at,
@@ -122,9 +122,9 @@ def _views(training: Training, source: ExampleSource, batch: int) -> Callable[[i
     )
 
     @lru_cache(maxsize=1)
-    def view(step: int) -> Surroundings:
+    def view(step: int) -> ProbeContext:
         tick = Tick(seed, step)
-        return Surroundings(tick, *training.encode(batches.at(tick)), Alone(), watched)
+        return ProbeContext(tick, *training.encode(batches.at(tick)), Alone(), setup)
 
     return view
 

@@ -19,8 +19,8 @@ from stepwell.core.tensors import PerExample
 from stepwell.core.tick import Tick, stream_key
 from stepwell.data.batches import Batches
 from stepwell.data.source import ExampleSource
+from stepwell.probes.context import ProbeContext, ProbeSetup, adam_scale
 from stepwell.probes.gradients import Gradients
-from stepwell.probes.view import Surroundings, Watched, adam_scale
 from stepwell.train.step import Training
 from stepwell.weightings import Weighting
 
@@ -91,7 +91,7 @@ class Effort:
 
 def watch(
     training: Training, source: ExampleSource, effort: Effort, weighting: Weighting | None = None
-) -> tuple[Watched, Examples]:
+) -> tuple[ProbeSetup, Examples]:
     """A training as it stands, for probes, with images it was not necessarily shown."""
     if len(source) < 2 * effort.images:
         raise InvalidParameter(
@@ -106,20 +106,20 @@ def watch(
         return training.objective(network, x0, noise, u, condition).plain
 
     process, own = training.objective.process, training.objective.weighting
-    watched = Watched(process, weighting or own, loss_at, training.optimizer, network, build.weighting_of)
-    return watched, lambda tick: training.encode(batches.at(tick))
+    setup = ProbeSetup(process, weighting or own, loss_at, training.optimizer, network, build.weighting_of)
+    return setup, lambda tick: training.encode(batches.at(tick))
 
 
 def halves_of(
-    watched: Watched, examples: Examples, spec: GradientSpec, rounds: int, progress: Progress = unseen
+    setup: ProbeSetup, examples: Examples, spec: GradientSpec, rounds: int, progress: Progress = unseen
 ) -> Tensor:
     """[R, K, 2, d]: sketches of the mean gradients of two halves, in every stratum of every round."""
     probe, found = Gradients(), list[Tensor]()
     for step in range(rounds * spec.strata):
         tick = Tick(step=step)
         x0, condition = examples(tick)
-        probe.see(x0, condition, spec, 1)
-        signal = probe.after(Surroundings(tick, x0, condition, Alone(), watched), spec)
+        probe.add_batch(x0, condition, spec, 1)
+        signal = probe.after(ProbeContext(tick, x0, condition, Alone(), setup), spec)
         assert signal is not None, "every call brings as many examples as the probe needs"
         if not bool(signal.halves.isfinite().all()):
             low, high = spec.borders[signal.stratum : signal.stratum + 2]
@@ -136,6 +136,6 @@ def variances(halves: Tensor, images: int) -> Tensor:
     return (one - other).square().sum(-1).mean(0) * (images / 2)
 
 
-def preconditioned(watched: Watched) -> bool:
+def preconditioned(setup: ProbeSetup) -> bool:
     """Whether Adam's metric is there: before the first update it is not, and gradients stay plain."""
-    return adam_scale(watched.optimizer, watched.optimizer.param_groups[0]["params"][0]) is not None
+    return adam_scale(setup.optimizer, setup.optimizer.param_groups[0]["params"][0]) is not None

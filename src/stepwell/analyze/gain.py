@@ -28,7 +28,7 @@ from stepwell.analyze.estimates import (
 )
 from stepwell.catalogue.find import find
 from stepwell.data.source import ExampleSource
-from stepwell.probes.view import Watched
+from stepwell.probes.context import ProbeSetup
 from stepwell.samplers.gradients import strata_spec
 from stepwell.train.step import Training
 from stepwell.weightings import Weighting
@@ -81,17 +81,17 @@ def gain(
     progress: Progress = unseen,
 ) -> Gain:
     """The gain of a training as it stands, on images it was not necessarily shown; `batch` over all ranks."""
-    watched, examples = watch(training, source, effort, weighting)
-    return gain_of(watched, examples, batch, effort, progress)
+    setup, examples = watch(training, source, effort, weighting)
+    return gain_of(setup, examples, batch, effort, progress)
 
 
 def gain_of(
-    watched: Watched, examples: Examples, batch: int, effort: Effort, progress: Progress = unseen
+    setup: ProbeSetup, examples: Examples, batch: int, effort: Effort, progress: Progress = unseen
 ) -> Gain:
     """The gain of any losses with any optimizer."""
-    spec = strata_spec(watched.process, effort.strata, 1, effort.images, None, "adam")
-    shares = watched.process.reference.masses(torch.tensor(spec.borders, dtype=torch.float64)).double()
-    halves = halves_of(watched, examples, spec, effort.rounds, progress)
+    spec = strata_spec(setup.process, effort.strata, 1, effort.images, None, "adam")
+    shares = setup.process.reference.masses(torch.tensor(spec.borders, dtype=torch.float64)).double()
+    halves = halves_of(setup, examples, spec, effort.rounds, progress)
     floor = next(p.default for p in find("sampler", "neyman").parameters if p.name == "floor")
 
     def statistic(rounds: Tensor) -> Tensor:
@@ -104,7 +104,7 @@ def gain_of(
         borders=spec.borders,
         spread=tuple((spread / (shares @ spread)).tolist()),
         shares=tuple(shares.tolist()),
-        metric="adam" if preconditioned(watched) else "none",
+        metric="adam" if preconditioned(setup) else "none",
         batch=batch,
         floor=floor,
         ratio=ratio.within(0.0, 1.0),

@@ -26,8 +26,8 @@ from stepwell.core.density import Density, edges
 from stepwell.core.errors import InvalidParameter, NonFiniteLoss
 from stepwell.core.tick import Tick, stream_key
 from stepwell.pacer import Pacer
+from stepwell.probes.context import ProbeSetup
 from stepwell.probes.examples import between, forked
-from stepwell.probes.view import Watched
 from stepwell.samplers.gradients import strata_spec
 from stepwell.samplers.static import Static
 from stepwell.train.ema import Ema
@@ -207,17 +207,17 @@ class Interdependence:
 
 
 def alignments_of(
-    watched: Watched, examples: Examples, effort: Effort, metric: str = "adam", progress: Progress = unseen
+    setup: ProbeSetup, examples: Examples, effort: Effort, metric: str = "adam", progress: Progress = unseen
 ) -> Alignments:
     """The alignments of any losses with any optimizer, of the objective that is trained."""
-    spec = strata_spec(watched.process, effort.strata, 1, effort.images, None, metric)
-    halves = halves_of(watched, examples, spec, effort.rounds, progress)
+    spec = strata_spec(setup.process, effort.strata, 1, effort.images, None, metric)
+    halves = halves_of(setup, examples, spec, effort.rounds, progress)
     product, margin = estimated(lambda rounds: _products(halves[rounds]), effort.rounds)
     squares = product.diagonal()
     # A norm by luck would make a cosine of +-1: where its interval reaches 0, there is none.
     norms = torch.where(squares > margin.diagonal(), squares, torch.nan).sqrt()
     cosine = (product / (norms[:, None] * norms)).clamp(-1, 1)
-    scaled = spec.preconditioned and preconditioned(watched)
+    scaled = spec.preconditioned and preconditioned(setup)
     return Alignments(spec.borders, "adam" if scaled else "plain", rows(product), rows(margin), rows(cosine))
 
 

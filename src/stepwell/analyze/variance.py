@@ -31,7 +31,7 @@ from stepwell.core.probe import GradientSpec
 from stepwell.core.process import NoiseProcess
 from stepwell.core.tensors import PerExample
 from stepwell.data.source import ExampleSource
-from stepwell.probes.view import LossAt, Watched
+from stepwell.probes.context import LossAt, ProbeSetup
 from stepwell.runs.metrics import OBJECTIVES
 from stepwell.samplers.gradients import strata_spec
 from stepwell.train.step import Training
@@ -76,16 +76,16 @@ def variance(
     progress: Progress = unseen,
 ) -> Variance:
     """The variance of a training as it stands, which it leaves as it is."""
-    watched, examples = watch(training, source, effort)
-    return variance_of(watched, examples, effort, metric, progress)
+    setup, examples = watch(training, source, effort)
+    return variance_of(setup, examples, effort, metric, progress)
 
 
 def variance_of(
-    watched: Watched, examples: Examples, effort: Effort, metric: str = "plain", progress: Progress = unseen
+    setup: ProbeSetup, examples: Examples, effort: Effort, metric: str = "plain", progress: Progress = unseen
 ) -> Variance:
     """The variance of any losses, for both objectives with the same examples, times and noise."""
-    spec = strata_spec(watched.process, effort.strata, 1, effort.images, None, metric)
-    weightings, missing = objectives(watched.process)
+    spec = strata_spec(setup.process, effort.strata, 1, effort.images, None, metric)
+    weightings, missing = objectives(setup.process)
     curves: dict[str, Curve] = {}
     for place, (name, weighting) in enumerate(weightings.items()):
 
@@ -93,9 +93,9 @@ def variance_of(
             progress(before * total + done, len(weightings) * total)
 
         # Only the halves' distance is needed, which takes one pass instead of two.
-        only = replace(spec, contrast=True)
-        curves[name] = _curve(replace(watched, weighting=weighting), examples, only, effort, passed)
-    scaled = spec.preconditioned and preconditioned(watched)
+        only = replace(spec, difference_only=True)
+        curves[name] = _curve(replace(setup, weighting=weighting), examples, only, effort, passed)
+    scaled = spec.preconditioned and preconditioned(setup)
     count = 2 * effort.images * effort.rounds
     return Variance(spec.borders, curves, missing, "adam" if scaled else "plain", count)
 
@@ -129,11 +129,11 @@ class _Heard:
 
 
 def _curve(
-    watched: Watched, examples: Examples, spec: GradientSpec, effort: Effort, progress: Progress
+    setup: ProbeSetup, examples: Examples, spec: GradientSpec, effort: Effort, progress: Progress
 ) -> Curve:
-    heard = _Heard(watched.loss_at)
-    halves = halves_of(replace(watched, loss_at=heard), examples, spec, effort.rounds, progress)
-    weighted = [plain * watched.weighting(watched.process, u) for u, plain in heard.calls]
+    heard = _Heard(setup.loss_at)
+    halves = halves_of(replace(setup, loss_at=heard), examples, spec, effort.rounds, progress)
+    weighted = [plain * setup.weighting(setup.process, u) for u, plain in heard.calls]
     losses = torch.stack([each.double().mean().cpu() for each in weighted]).view(effort.rounds, spec.strata)
     by_round = jackknife(lambda rounds: variances(halves[rounds], effort.images), effort.rounds)
     return Curve(

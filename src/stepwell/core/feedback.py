@@ -76,7 +76,7 @@ class Feedback:
         return replace(self, u=u, plain=plain, weighted=weighted, action=action)
 
 
-def usable(losses: PerExample, feedback: Feedback, learner: object) -> Tensor:
+def valid_losses(losses: PerExample, feedback: Feedback, learner: object) -> Tensor:
     """Which losses [B] a learner may count; on the CPU, one that is not finite is an error.
 
     On an accelerator looking would stop the device, so they are left out and counted instead.

@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Protocol
-
-from torch import Tensor
-from torch.nn import Parameter
+from typing import Any
 
 from stepwell.core import require
-from stepwell.core.density import Density
 from stepwell.core.errors import InvalidParameter
-from stepwell.core.feedback import Signal
-from stepwell.core.ranks import WorkerGroup
-from stepwell.core.tensors import PerExample, State
-from stepwell.core.tick import Tick
 
 Times = tuple[float, ...]
 
@@ -57,15 +48,15 @@ class GradientSpec(ProbeSpec):
     """Examples in each of the two halves, over all ranks."""
     preconditioned: bool = True
     """Whether gradients are measured in the metric of Adam's preconditioner."""
-    contrast: bool = False
+    difference_only: bool = False
     """Only the difference of the halves is needed: one pass instead of two, and the second half is 0."""
-    hurried_rounds: int = 1
+    fast_rounds: int = 1
     """Rounds over all strata that come four times as fast: those without which nothing is known."""
 
     def __post_init__(self) -> None:
         ProbeSpec.__post_init__(self)
         require.count("images", self.images)
-        require.count("hurried_rounds", self.hurried_rounds)
+        require.count("fast_rounds", self.fast_rounds)
         rising = all(a < b for a, b in pairwise(self.borders))
         if len(self.borders) < 2 or not rising or self.borders[0] < 0 or self.borders[-1] > 1:
             raise InvalidParameter("a gradient probe needs at least 2 borders that rise, within [0, 1].")
@@ -77,22 +68,22 @@ class GradientSpec(ProbeSpec):
 
     def due(self, step: int) -> bool:
         """Faster at first: until the first rounds are over, nothing is known."""
-        done = step + 1 - self._hurried_steps
-        return (step + 1) % self._hurry == 0 if done <= 0 else done % self.every_steps == 0
+        done = step + 1 - self._fast_steps
+        return (step + 1) % self._fast_interval == 0 if done <= 0 else done % self.every_steps == 0
 
     def stratum(self, step: int) -> int:
         """The stratum whose turn it is at a step that is due."""
-        done = step + 1 - self._hurried_steps
-        turn = (step + 1) // self._hurry if done <= 0 else done // self.every_steps
+        done = step + 1 - self._fast_steps
+        turn = (step + 1) // self._fast_interval if done <= 0 else done // self.every_steps
         return (turn - 1) % self.strata
 
     @property
-    def _hurry(self) -> int:
+    def _fast_interval(self) -> int:
         return max(1, self.every_steps // 4)
 
     @property
-    def _hurried_steps(self) -> int:
-        return self._hurry * self.strata * self.hurried_rounds
+    def _fast_steps(self) -> int:
+        return self._fast_interval * self.strata * self.fast_rounds
 
     def mapped(self, outside: Callable[[Times], Times]) -> GradientSpec:
         return replace(self, borders=outside(self.borders))
@@ -119,88 +110,3 @@ class DecreaseSpec(ProbeSpec):
 
     def mapped(self, outside: Callable[[Times], Times]) -> DecreaseSpec:
         return replace(self, subset=outside(self.subset), grid=outside(self.grid))
-
-
-class View(Protocol):
-    """What a probe may see of the training it measures."""
-
-    @property
-    def tick(self) -> Tick:
-        """Of the micro-batch drawn last."""
-        ...
-
-    @property
-    def x0(self) -> Tensor:
-        """[B, ...]: the examples of the micro-batch drawn last."""
-        ...
-
-    @property
-    def condition(self) -> Any: ...
-    @property
-    def group(self) -> WorkerGroup: ...
-    @property
-    def reference(self) -> Density:
-        """The density that the objective is stated against."""
-        ...
-
-    def loss_at(
-        self, x0: Tensor, noise: Tensor, u: PerExample, condition: Any, target: str | None = None
-    ) -> PerExample:
-        """The losses of examples at chosen times, differentiable.
-
-        They are weighted as training weights them, or with the weighting that `target` names.
-        """
-        ...
-
-    def parameters(self) -> Sequence[Parameter]:
-        """What the optimizer moves."""
-        ...
-
-    def scale(self, parameter: Parameter) -> Tensor | None:
-        """The diagonal of the optimizer's preconditioner; None: the identity."""
-        ...
-
-    def evaluating(self) -> AbstractContextManager[None]:
-        """The network in eval mode, as it was afterwards."""
-        ...
-
-
-class Probe(Protocol):
-    """Measures around one update; called at the steps its spec names, by every rank.
-
-    The spec comes with every call: a sampler may ask for other times as it learns.
-    """
-
-    def see(self, x0: Tensor, condition: Any, spec: Any, world: int) -> None:
-        """Every micro-batch, so that small ones can be pooled."""
-        ...
-
-    def before(self, view: View, spec: Any) -> None:
-        """Called with the gradients ready and the parameters not moved yet."""
-        ...
-
-    def after(self, view: View, spec: Any) -> Signal | None:
-        """Called once the parameters moved: what was measured, equal on every rank."""
-        ...
-
-    def state_dict(self) -> State: ...
-    def load_state_dict(self, state: State) -> None: ...
-
-
-class NoProbe:
-    """Measures nothing, and costs nothing."""
-
-    def see(self, x0: Tensor, condition: Any, spec: Any, world: int) -> None:
-        return
-
-    def before(self, view: View, spec: Any) -> None:
-        return
-
-    def after(self, view: View, spec: Any) -> Signal | None:
-        return None
-
-    def state_dict(self) -> State:
-        return {"kind": "no probe"}
-
-    def load_state_dict(self, state: State) -> None:
-        return

@@ -1,10 +1,12 @@
-"""The sampler: `draw` chooses timesteps, `learn` hears what came of them."""
+"""The interface of a timestep sampler: `draw` chooses timesteps, `learn` takes in what an update did."""
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -33,6 +35,10 @@ class Draw:
     """[B, ...]: whatever the sampler wants to hear back in its feedback."""
 
 
+_RENAMED = {"place": "from_uniform", "reaches": "support", "portrait": "diagnostics"}
+"""Methods of version 0.1 and their names since; the old ones go with the next release."""
+
+
 class TimestepSampler(ABC):
     """Which timesteps to train on. It sees x0 and unit time, never a model or a weighting."""
 
@@ -43,6 +49,16 @@ class TimestepSampler(ABC):
     learns_from_losses: bool = True
     """Whether it learns in every update; if not, only when its probe has measured."""
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for old, new in _RENAMED.items():
+            if new in vars(cls):
+                setattr(cls, old, _deprecated(old, new, vars(cls)[new]))
+            elif old in vars(cls):
+                message = f"{cls.__name__}.{old}: this method is called {new} now. Please rename it."
+                warnings.warn(message, DeprecationWarning, stacklevel=3)
+                setattr(cls, new, vars(cls)[old])
+
     @property
     def probe(self) -> ProbeSpec | None:
         """What has to be measured for this sampler; None costs nothing."""
@@ -50,10 +66,10 @@ class TimestepSampler(ABC):
 
     def draw(self, x0: Tensor, tick: Tick) -> Draw:
         """Timesteps for the examples x0 [B, ...]: a pure function of the sampler's state, x0 and tick."""
-        return self.place(tick.uniform("timestep", len(x0), x0.device), x0, tick)
+        return self.from_uniform(tick.uniform("timestep", len(x0), x0.device), x0, tick)
 
     @abstractmethod
-    def place(self, v: PerExample, x0: Tensor, tick: Tick) -> Draw:
+    def from_uniform(self, v: PerExample, x0: Tensor, tick: Tick) -> Draw:
         """The draw that uniforms v stand for: an inverse CDF, so that combinators can choose v."""
 
     @abstractmethod
@@ -64,7 +80,7 @@ class TimestepSampler(ABC):
     def cdf(self, u: Tensor, x0: Tensor | None = None) -> Tensor:
         """The mass [n] below u [n] now."""
 
-    def reaches(self, u: Tensor) -> Tensor:
+    def support(self, u: Tensor) -> Tensor:
         """Which u [n] can be drawn, now and whenever the density has moved on."""
         return self.density(u) > 0
 
@@ -72,7 +88,7 @@ class TimestepSampler(ABC):
         """The mass [K] between neighbours of rising borders [K + 1], now."""
         return self.cdf(borders).diff()
 
-    def portrait(self) -> Mapping[str, Tensor]:
+    def diagnostics(self) -> Mapping[str, Tensor]:
         """What is worth keeping beside the density, such as a matrix: recorded with every evaluation."""
         return {}
 
@@ -89,7 +105,21 @@ class TimestepSampler(ABC):
         """Continue where `state_dict` was taken."""
 
 
-def matching(state: State, kind: str) -> State:
+def _deprecated(old: str, new: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    """A sampler's method under its old name."""
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        warnings.warn(f"sampler.{old} is called {new} now.", DeprecationWarning, stacklevel=2)
+        return method(*arguments, **options)
+
+    return call
+
+
+for _old, _new in _RENAMED.items():
+    setattr(TimestepSampler, _old, _deprecated(_old, _new, vars(TimestepSampler)[_new]))
+
+
+def require_kind(state: State, kind: str) -> State:
     """`state`, if it was written by a sampler of this kind (and these parameters)."""
     found = state.get("kind") if isinstance(state, Mapping) else None
     if found != kind:

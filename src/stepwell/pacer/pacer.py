@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from torch import Tensor, nn
 
@@ -28,10 +28,8 @@ from stepwell.pacer.pace import table_of, trained_and_handed
 from stepwell.pacer.probe_loop import Measuring
 from stepwell.pacer.window import Counter, Window
 from stepwell.pacer.window import OutOfTurn as OutOfTurn
+from stepwell.probes.context import LossAt
 from stepwell.weightings import Weighting
-
-if TYPE_CHECKING:
-    from stepwell.probes.view import LossAt
 
 
 class Pacer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from stepwell.catalogue.build import weighting_of
 from stepwell.core.errors import InvalidParameter, Unsupported
 from stepwell.core.feedback import Signal
-from stepwell.core.probe import NoProbe, Probe, ProbeSpec
+from stepwell.core.probe import ProbeSpec
 from stepwell.core.process import NoiseProcess, agree
 from stepwell.core.ranks import WorkerGroup
 from stepwell.core.sampler import TimestepSampler
@@ -23,11 +23,9 @@ from stepwell.core.tick import Tick
 from stepwell.pacer.attach import Together, inner
 from stepwell.pacer.input_check import LoopCheck, NoiseCheck
 from stepwell.pacer.window import OutOfTurn
+from stepwell.probes import Probe, probe_for
+from stepwell.probes.context import LossAt, ProbeContext, ProbeSetup
 from stepwell.weightings import Weighting
-
-if TYPE_CHECKING:
-    from stepwell.probes.view import LossAt, Surroundings, Watched
-
 
 _EXAMPLE = "as in (output - target).square().flatten(1).mean(1)"
 
@@ -107,12 +105,12 @@ class Measuring:
 
     def __init__(self, sampler: TimestepSampler) -> None:
         self.sampler = sampler
-        self.probe: Probe = NoProbe() if sampler.probe is None else _probe(sampler.probe)
-        self._watched: Watched | None = None
+        self.probe: Probe = probe_for(sampler.probe)
+        self._setup: ProbeSetup | None = None
         self._loss: WatchedLoss | None = None
         self._given: Any = None
         self._spec: ProbeSpec | None = None
-        self._view: Surroundings | None = None
+        self._context: ProbeContext | None = None
         self._loop: LoopCheck | None = None
 
     def watch(
@@ -134,17 +132,15 @@ class Measuring:
                 "u, condition) -> losses [B] without weighting, such as stepwell.loss_at.diffusers(network, "
                 "noise_scheduler)."
             )
-        from stepwell.probes.view import Watched
-
         require_agreement(process, loss_at)
         self._loss, self._given = WatchedLoss(loss_at, known, process), optimizer
-        self._watched = Watched(process, weighting, self._loss, optimizer, known, weighting_of)
+        self._setup = ProbeSetup(process, weighting, self._loss, optimizer, known, weighting_of)
         # A target that this process does not have is refused now, not at the first measurement.
-        self._watched.weight(self.sampler.probe.target)
+        self._setup.weight(self.sampler.probe.target)
 
     def watch_optimizers(self, found: Sequence[Any]) -> None:
         """Measure what these optimizers move; none: what the one given at first does."""
-        if self._watched is None:
+        if self._setup is None:
             return
         given = self._given
         if found and given is not None and not any(inner(given) is one for one in found):
@@ -153,13 +149,13 @@ class Measuring:
                 "and attach the one that steps."
             )
         optimizer = Together(found) if len(found) > 1 else found[0] if found else given
-        self._watched = replace(self._watched, optimizer=optimizer)
+        self._setup = replace(self._setup, optimizer=optimizer)
 
     def see(self, x0: Tensor, tick: Tick, condition: Any, group: WorkerGroup) -> None:
         """A micro-batch was drawn."""
-        if self._watched is None:
+        if self._setup is None:
             return
-        if self._watched.optimizer is None:
+        if self._setup.optimizer is None:
             raise OutOfTurn(
                 f"{self.sampler!r} measures around updates: call pacer.attach(optimizer) before the first "
                 "draw, or give the Pacer optimizer= and call before_update and after_update."
@@ -168,11 +164,9 @@ class Measuring:
             raise Unsupported(
                 "x0 was made in inference_mode, so no gradient can pass: make it under torch.no_grad instead."
             )
-        from stepwell.probes.view import Surroundings
-
         self.notice(x0)
-        self.probe.see(x0, condition, self.sampler.probe, group.world)
-        self._view = Surroundings(tick, x0, condition, group, self._watched)
+        self.probe.add_batch(x0, condition, self.sampler.probe, group.world)
+        self._context = ProbeContext(tick, x0, condition, group, self._setup)
 
     def drew(self, x0: Tensor, u: PerExample) -> None:
         """These are the times of the micro-batch: what the network is shown next should fit them."""
@@ -190,22 +184,15 @@ class Measuring:
             self._loop.forget()
         spec = self.sampler.probe
         self._spec = spec if spec is not None and spec.due(tick.step) else None
-        if self._spec is not None and self._view is not None:
-            self.probe.before(self._view, self._spec)
+        if self._spec is not None and self._context is not None:
+            self.probe.before(self._context, self._spec)
 
     def after(self) -> Signal | None:
         """The optimizer has stepped: what was measured, if it was due."""
-        if self._spec is None or self._view is None:
+        if self._spec is None or self._context is None:
             return None
-        return self.probe.after(self._view, self._spec)
+        return self.probe.after(self._context, self._spec)
 
     def forget(self) -> None:
         """Let go of the micro-batch."""
-        self._view = None
-
-
-def _probe(spec: ProbeSpec) -> Probe:
-    # Late, as all of the probes here: most samplers ask nothing.
-    from stepwell.probes import probe_for
-
-    return probe_for(spec)
+        self._context = None

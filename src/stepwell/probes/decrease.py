@@ -12,10 +12,11 @@ from torch import Tensor
 
 from stepwell.core.condition import leaves, rebuilt
 from stepwell.core.feedback import DecreaseSignal
-from stepwell.core.probe import DecreaseSpec, View
+from stepwell.core.probe import DecreaseSpec
 from stepwell.core.sampler import State
 from stepwell.core.tensors import PerExample
 from stepwell.core.tick import Tick
+from stepwell.probes.context import ProbeContext
 from stepwell.probes.examples import forked, noise
 
 
@@ -40,22 +41,22 @@ class Decrease:
     def __init__(self) -> None:
         self._before: _Found | None = None
 
-    def see(self, x0: Tensor, condition: Any, spec: DecreaseSpec, world: int) -> None:
+    def add_batch(self, x0: Tensor, condition: Any, spec: DecreaseSpec, world: int) -> None:
         return
 
-    def before(self, view: View, spec: DecreaseSpec) -> None:
-        self._before = _Measurement(view, spec, "before").found()
+    def before(self, context: ProbeContext, spec: DecreaseSpec) -> None:
+        self._before = _Measurement(context, spec, "before").found()
 
-    def after(self, view: View, spec: DecreaseSpec) -> DecreaseSignal | None:
+    def after(self, context: ProbeContext, spec: DecreaseSpec) -> DecreaseSignal | None:
         """What fell since `before`; None if that was not called for this update."""
         before, self._before = self._before, None
-        if before is None or (before.tick, before.spec) != (view.tick, spec):
+        if before is None or (before.tick, before.spec) != (context.tick, spec):
             return None
-        now = _Measurement(view, spec, "after").found()
+        now = _Measurement(context, spec, "after").found()
         row, rewards = before.row - now.row, before.rewards - now.rewards
         if spec.grid:
-            row = view.group.gather(row)[: len(spec.grid)]
-        return DecreaseSignal(row, view.group.gather(rewards))
+            row = context.group.gather(row)[: len(spec.grid)]
+        return DecreaseSignal(row, context.group.gather(rewards))
 
     def state_dict(self) -> State:
         """Nothing is kept from one update to the next."""
@@ -69,36 +70,36 @@ class Decrease:
 class _Measurement:
     """The losses that a spec asks for, before or after an update."""
 
-    view: View
+    context: ProbeContext
     spec: DecreaseSpec
     moment: str
 
     def found(self) -> _Found:
-        # Forked in eval mode as well: the view may not know the network, and dropout may stay on.
+        # Forked in eval mode as well: the context may not know the network, and dropout may stay on.
         stream = f"decrease dropout {self.moment if self.spec.train_mode else ''}"
-        with torch.no_grad(), forked(self.view.tick, stream, self.view.x0.device), self._mode():
-            return _Found(self.view.tick, self.spec, self._row(), self._rewards())
+        with torch.no_grad(), forked(self.context.tick, stream, self.context.x0.device), self._mode():
+            return _Found(self.context.tick, self.spec, self._row(), self._rewards())
 
     @contextmanager
     def _mode(self) -> Iterator[None]:
         if self.spec.train_mode:
             yield
         else:
-            with self.view.evaluating():
+            with self.context.evaluating():
                 yield
 
     def _row(self) -> Tensor:
         """[ceil(G / world)]: this rank's share of one example's losses at the grid, the last one padded."""
-        grid, group, batch = self.spec.grid, self.view.group, len(self.view.x0)
-        parts = [torch.zeros(0, device=self.view.x0.device)]
-        share, shared = -(-len(grid) // group.world), self.view.tick.shared()
-        example, given = self._one_of_all() if grid else (self.view.x0, None)
+        grid, group, batch = self.spec.grid, self.context.group, len(self.context.x0)
+        parts = [torch.zeros(0, device=self.context.x0.device)]
+        share, shared = -(-len(grid) // group.world), self.context.tick.shared()
+        example, given = self._one_of_all() if grid else (self.context.x0, None)
         for start in range(group.rank * share, (group.rank + 1) * share, batch):
             places = [min(place, len(grid) - 1) for place in range(start, start + batch)]
             # Each place of the grid has its own noise, whichever rank measures it.
             drawn = [noise(shared, self._noise(f"row {k}"), example[:1]) for k in places]
             u = torch.tensor([grid[k] for k in places], dtype=torch.float32, device=example.device)
-            parts.append(self.view.loss_at(example, torch.cat(drawn), u, given, self.spec.target))
+            parts.append(self.context.loss_at(example, torch.cat(drawn), u, given, self.spec.target))
         return torch.cat(parts)[:share]
 
     def _rewards(self) -> Tensor:
@@ -106,18 +107,18 @@ class _Measurement:
         return torch.stack([self._at(k, u) for k, u in enumerate(self.spec.subset)], dim=1)
 
     def _at(self, place: int, time: float) -> PerExample:
-        x0 = self.view.x0
+        x0 = self.context.x0
         u = torch.full((len(x0),), time, dtype=torch.float32, device=x0.device)
-        drawn = noise(self.view.tick, self._noise(f"subset {place}"), x0)
-        return self.view.loss_at(x0, drawn, u, self.view.condition, self.spec.target)
+        drawn = noise(self.context.tick, self._noise(f"subset {place}"), x0)
+        return self.context.loss_at(x0, drawn, u, self.context.condition, self.spec.target)
 
     def _noise(self, stream: str) -> str:
         return f"decrease {stream} {self.moment if self.spec.fresh_noise else ''}"
 
     def _one_of_all(self) -> tuple[Tensor, Any]:
         """One example of all ranks' batches, the same on every rank, as often as a batch has examples."""
-        x0, condition, group = self.view.x0, self.view.condition, self.view.group
-        chosen = self.view.tick.shared().key("decrease example") % (len(x0) * group.world)
+        x0, condition, group = self.context.x0, self.context.condition, self.context.group
+        chosen = self.context.tick.shared().key("decrease example") % (len(x0) * group.world)
         owner, row = divmod(chosen, len(x0))
 
         def spread(tensor: Tensor) -> Tensor:

@@ -45,7 +45,7 @@ class Pool:
         """[<= size, ...]: the newest last."""
         return self._kept[0] if self._kept else None
 
-    def see(self, x0: Tensor, condition: Any) -> None:
+    def add(self, x0: Tensor, condition: Any) -> None:
         """Take in a micro-batch."""
         new = [tensor.detach() for tensor in (x0, *leaves(condition))]
         if len(x0) < self.size:

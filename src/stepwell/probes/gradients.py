@@ -13,10 +13,11 @@ from torch.nn import Parameter
 from stepwell.core.condition import joined, select
 from stepwell.core.errors import Unsupported
 from stepwell.core.feedback import GradientSignal
-from stepwell.core.probe import GradientSpec, View
+from stepwell.core.probe import GradientSpec
 from stepwell.core.sampler import State
 from stepwell.core.tensors import PerExample
 from stepwell.core.tick import stream_key, uniforms
+from stepwell.probes.context import ProbeContext
 from stepwell.probes.examples import Pool, between, forked, noise, times
 
 if TYPE_CHECKING:
@@ -109,68 +110,72 @@ class Gradients:
         self._pool = Pool(0)
         self._sketch: Sketch | None = None
 
-    def see(self, x0: Tensor, condition: Any, spec: GradientSpec, world: int) -> None:
+    def add_batch(self, x0: Tensor, condition: Any, spec: GradientSpec, world: int) -> None:
         self._pool.size = 2 * -(-spec.images // world)
-        self._pool.see(x0, condition)
+        self._pool.add(x0, condition)
 
-    def before(self, view: View, spec: GradientSpec) -> None:
+    def before(self, context: ProbeContext, spec: GradientSpec) -> None:
         return
 
-    def after(self, view: View, spec: GradientSpec) -> GradientSignal | None:
+    def after(self, context: ProbeContext, spec: GradientSpec) -> GradientSignal | None:
         """The stratum whose turn it is; None until the pool has enough examples."""
         x0, each = self._pool.x0, self._pool.size // 2
         if x0 is None or len(x0) < 2 * each:
             return None
-        parameters = view.parameters()
+        parameters = context.parameters()
         if self._sketch is None or not self._sketch.fits(parameters):
             self._sketch = Sketch(parameters)
-        tick, stratum = view.tick, spec.stratum(view.tick.step)
+        tick, stratum = context.tick, spec.stratum(context.tick.step)
         low, high = spec.borders[stratum : stratum + 2]
-        drawn = [self._half(view, half, each, (low, high)) for half in range(2)]
+        drawn = [self._half(context, half, each, (low, high)) for half in range(2)]
         with forked(tick, "probe dropout", x0.device), torch.enable_grad():
-            if spec.contrast:
+            if spec.difference_only:
                 # Means of both halves in one pass, the second with a minus sign.
                 x, e, u, conditions = zip(*drawn, strict=True)
-                losses = view.loss_at(torch.cat(x), torch.cat(e), torch.cat(u), joined(conditions))
+                losses = context.loss_at(torch.cat(x), torch.cat(e), torch.cat(u), joined(conditions))
                 loss = losses[:each].mean() - losses[each:].mean()
-                contrast = self._sketched(view, parameters, loss, spec.preconditioned)
-                halves = [contrast, torch.zeros_like(contrast)]
+                difference = self._sketched(context, parameters, loss, spec.preconditioned)
+                halves = [difference, torch.zeros_like(difference)]
             else:
                 halves = [
-                    self._sketched(view, parameters, view.loss_at(*half, target).mean(), spec.preconditioned)
+                    self._sketched(
+                        context, parameters, context.loss_at(*half, target).mean(), spec.preconditioned
+                    )
                     for half, target in zip(drawn, (None, spec.target), strict=True)
                 ]
-        return GradientSignal(stratum, self._over_ranks(view, torch.stack(halves)), each * tick.world)
+        return GradientSignal(stratum, self._over_ranks(context, torch.stack(halves)), each * tick.world)
 
     def _half(
-        self, view: View, half: int, each: int, ends: tuple[float, float]
+        self, context: ProbeContext, half: int, each: int, ends: tuple[float, float]
     ) -> tuple[Tensor, Tensor, PerExample, Any]:
         """Examples, noise, times and condition of one half."""
-        x0, tick = self._pool.x0, view.tick
+        x0, tick = self._pool.x0, context.tick
         assert x0 is not None
         # Neighbours in a batch may be alike (augmentations, buckets): both halves get of each.
         rows = torch.arange(half, 2 * each, 2, device=x0.device)
-        u = between(view.reference, times(tick, f"probe time {half}", each, x0.device), *ends)
+        u = between(context.reference, times(tick, f"probe time {half}", each, x0.device), *ends)
         mine = x0[rows]
         return mine, noise(tick, f"probe noise {half}", mine), u, select(self._pool.condition, rows)
 
-    def _sketched(self, view: View, parameters: Sequence[Parameter], loss: Tensor, metric: bool) -> Tensor:
+    def _sketched(
+        self, context: ProbeContext, parameters: Sequence[Parameter], loss: Tensor, metric: bool
+    ) -> Tensor:
         """The sketch of P^(1/2) g: inner products of such are those of gradients in the metric P."""
         assert self._sketch is not None
         gradients = gradients_of(loss, parameters)
 
         def scaled() -> Iterator[Tensor | None]:
             for parameter, gradient in zip(parameters, gradients, strict=True):
-                scale = view.scale(parameter) if metric and gradient is not None else None
+                scale = context.scale(parameter) if metric and gradient is not None else None
                 yield gradient if scale is None or gradient is None else gradient * scale.sqrt()
 
         return self._sketch(scaled())
 
-    def _over_ranks(self, view: View, halves: Tensor) -> Tensor:
+    def _over_ranks(self, context: ProbeContext, halves: Tensor) -> Tensor:
         """Whole gradients are averaged; FSDP has averaged already, and its shards are added."""
-        sharded = any(map(is_sharded, view.parameters()))
-        mean = view.group.mean(halves)
-        return mean * view.group.world if sharded else mean
+        sharded = any(map(is_sharded, context.parameters()))
+        mean = context.group.mean(halves)
+        return mean * context.group.world if sharded else mean
 
     def state_dict(self) -> State:
         return {"kind": "gradients", "pool": self._pool.state_dict()}

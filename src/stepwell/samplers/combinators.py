@@ -13,7 +13,7 @@ from stepwell.core.density import Density, Uniform, centres
 from stepwell.core.errors import Unsupported
 from stepwell.core.feedback import Feedback
 from stepwell.core.probe import ProbeSpec
-from stepwell.core.sampler import Draw, Metrics, State, TimestepSampler, matching
+from stepwell.core.sampler import Draw, Metrics, State, TimestepSampler, require_kind
 from stepwell.core.tensors import PerExample, precise
 from stepwell.core.tick import Tick
 from stepwell.samplers.static import Static
@@ -39,11 +39,11 @@ class Wrapped(TimestepSampler):
     def cdf(self, u: Tensor, x0: Tensor | None = None) -> Tensor:
         return self.sampler.cdf(u, x0)
 
-    def reaches(self, u: Tensor) -> Tensor:
-        return self.sampler.reaches(u)
+    def support(self, u: Tensor) -> Tensor:
+        return self.sampler.support(u)
 
-    def portrait(self) -> Mapping[str, Tensor]:
-        return self.sampler.portrait()
+    def diagnostics(self) -> Mapping[str, Tensor]:
+        return self.sampler.diagnostics()
 
     def learn(self, feedback: Feedback) -> Metrics:
         return self.sampler.learn(feedback)
@@ -52,7 +52,7 @@ class Wrapped(TimestepSampler):
         return {"kind": self.label, "sampler": self.sampler.state_dict()}
 
     def load_state_dict(self, state: State) -> None:
-        self.sampler.load_state_dict(matching(state, self.label)["sampler"])
+        self.sampler.load_state_dict(require_kind(state, self.label)["sampler"])
 
 
 def uncorrected(sampler: TimestepSampler, outer: str) -> TimestepSampler:
@@ -80,12 +80,12 @@ class Mix(Wrapped):
     def __repr__(self) -> str:
         return f"mix({self.sampler!r}, {self._other!r}, {self._share:g})"
 
-    def place(self, v: PerExample, x0: Tensor, tick: Tick) -> Draw:
+    def from_uniform(self, v: PerExample, x0: Tensor, tick: Tick) -> Draw:
         from_other = v < self._share
         # v given its side of `share` is uniform again; each sampler also sees the other's v, unused.
         rest = ((v - self._share) / max(1 - self._share, 1e-6)).clamp(2**-24, 1 - 2**-24)
         part = (v / max(self._share, 1e-6)).clamp(2**-24, 1 - 2**-24)
-        one, two = self.sampler.place(rest, x0, tick), self._other.place(part, x0, tick)
+        one, two = self.sampler.from_uniform(rest, x0, tick), self._other.from_uniform(part, x0, tick)
         u = torch.where(from_other, two.u, one.u)
         return Draw(u, self.density(u, x0).log(), torch.ones_like(u), one.action)
 
@@ -95,10 +95,10 @@ class Mix(Wrapped):
     def cdf(self, u: Tensor, x0: Tensor | None = None) -> Tensor:
         return torch.lerp(self.sampler.cdf(u, x0), self._other.cdf(u, x0), self._share)
 
-    def reaches(self, u: Tensor) -> Tensor:
+    def support(self, u: Tensor) -> Tensor:
         if self._share in (0, 1):
-            return (self._other if self._share else self.sampler).reaches(u)
-        return self.sampler.reaches(u) | self._other.reaches(u)
+            return (self._other if self._share else self.sampler).support(u)
+        return self.sampler.support(u) | self._other.support(u)
 
     def state_dict(self) -> State:
         return {**super().state_dict(), "other": self._other.state_dict()}
@@ -128,8 +128,8 @@ class Stratified(Wrapped):
         super().__init__(sampler, "stratified")
         self.reference = sampler.reference
 
-    def place(self, v: PerExample, x0: Tensor, tick: Tick) -> Draw:
-        return self.sampler.place(_strata(v, tick), x0, tick)
+    def from_uniform(self, v: PerExample, x0: Tensor, tick: Tick) -> Draw:
+        return self.sampler.from_uniform(_strata(v, tick), x0, tick)
 
 
 def _strata(v: PerExample, tick: Tick) -> PerExample:
@@ -152,7 +152,7 @@ def unbiased(sampler: TimestepSampler, reference: Density) -> TimestepSampler:
     """Correct every loss by reference / density, so that its expectation is the reference's."""
     uncorrected(sampler, "unbiased")
     u = centres(_CHECKED_POINTS)
-    missing = u[~sampler.reaches(u) & (reference.pdf(u) > 0)]
+    missing = u[~sampler.support(u) & (reference.pdf(u) > 0)]
     if len(missing):
         raise Unsupported(
             f"{sampler!r} never draws u from {float(missing.min()):.4f} to {float(missing.max()):.4f}, where "
@@ -169,8 +169,8 @@ class Unbiased(Wrapped):
         super().__init__(sampler, "unbiased")
         self._objective = self.reference = reference
 
-    def place(self, v: PerExample, x0: Tensor, tick: Tick) -> Draw:
-        drawn = self.sampler.place(v, x0, tick)
+    def from_uniform(self, v: PerExample, x0: Tensor, tick: Tick) -> Draw:
+        drawn = self.sampler.from_uniform(v, x0, tick)
         correction = self._objective.pdf(drawn.u) * (-drawn.log_prob).exp()
         return Draw(drawn.u, drawn.log_prob, correction, drawn.action)
 
@@ -191,9 +191,9 @@ class WarmUp(Wrapped):
     def _now(self) -> TimestepSampler:
         return self._uniform if self._step < self._steps else self.sampler
 
-    def place(self, v: PerExample, x0: Tensor, tick: Tick) -> Draw:
+    def from_uniform(self, v: PerExample, x0: Tensor, tick: Tick) -> Draw:
         self._step = tick.step
-        return self._now().place(v, x0, tick)
+        return self._now().from_uniform(v, x0, tick)
 
     def density(self, u: Tensor, x0: Tensor | None = None) -> Tensor:
         return self._now().density(u, x0)

@@ -15,7 +15,7 @@ from stepwell.core.errors import Unsupported
 from stepwell.core.feedback import Feedback, GradientSignal
 from stepwell.core.probe import GradientSpec
 from stepwell.core.process import NoiseProcess
-from stepwell.core.sampler import Metrics, State, TimestepSampler, matching
+from stepwell.core.sampler import Metrics, State, TimestepSampler, require_kind
 from stepwell.samplers.combinators import mix
 from stepwell.samplers.static import OneDensity, Static, fingerprint
 
@@ -129,7 +129,7 @@ class Strata(OneDensity):
         return {"kind": self.label, "seen": self._seen.clone(), "masses": self._masses.clone()}
 
     def load_state_dict(self, state: State) -> None:
-        matching(state, self.label)
+        require_kind(state, self.label)
         self._seen, self._masses = (state[key].clone().to(self._seen) for key in ("seen", "masses"))
         self._density = None
 
@@ -144,7 +144,7 @@ def neyman(
     metric: str = "adam",
 ) -> TimestepSampler:
     """p in proportion to the standard deviation of the weighted gradient (Neyman 1934): least noise."""
-    spec = replace(strata_spec(process, strata, every_steps, images, None, metric), contrast=True)
+    spec = replace(strata_spec(process, strata, every_steps, images, None, metric), difference_only=True)
     return floored(
         GradientSpread("neyman", process.reference, spec, decay, power=0.5), process.reference, floor
     )
@@ -160,7 +160,7 @@ def gradient_variance(
     metric: str = "plain",
 ) -> TimestepSampler:
     """p in proportion to the variance of the gradient, without correction (Kim et al. 2025, Tab. 4)."""
-    spec = replace(strata_spec(process, strata, every_steps, images, None, metric), contrast=True)
+    spec = replace(strata_spec(process, strata, every_steps, images, None, metric), difference_only=True)
     sampler = GradientSpread("gradient-variance", process.reference, spec, decay, power=1.0)
     return floored(sampler, process.reference, floor)
 
@@ -253,7 +253,7 @@ class Alignment(Strata):
     def _learned(self) -> Tensor:
         return self.gains().clamp(min=0)
 
-    def reaches(self, u: Tensor) -> Tensor:
+    def support(self, u: Tensor) -> Tensor:
         # Any stratum may turn out to gain nothing, and is then left out: only a floor reaches all.
         return torch.zeros_like(u, dtype=torch.bool)
 
@@ -261,7 +261,7 @@ class Alignment(Strata):
         gains = self.gains()
         return {"negative_gains": (gains < 0).float().mean()}
 
-    def portrait(self) -> Mapping[str, Tensor]:
+    def diagnostics(self) -> Mapping[str, Tensor]:
         return {"interdependence": self.interdependence()}
 
     def _move(self, device: torch.device) -> None:

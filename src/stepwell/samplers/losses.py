@@ -9,9 +9,9 @@ from torch import Tensor
 
 from stepwell.core import require
 from stepwell.core.density import Density, Table, Uniform, edges, not_below
-from stepwell.core.feedback import Feedback, usable
+from stepwell.core.feedback import Feedback, valid_losses
 from stepwell.core.process import NoiseProcess
-from stepwell.core.sampler import Metrics, State, TimestepSampler, matching
+from stepwell.core.sampler import Metrics, State, TimestepSampler, require_kind
 from stepwell.core.tensors import PerExample
 from stepwell.samplers.combinators import mix
 from stepwell.samplers.static import OneDensity, Static, fingerprint
@@ -113,7 +113,7 @@ class LossEma(OneDensity):
 
     def learn(self, feedback: Feedback) -> Metrics:
         losses = self._read(feedback).detach().float()
-        finite = usable(losses, feedback, self)
+        finite = valid_losses(losses, feedback, self)
         self._move(losses.device)
         bin_of = self._table.bin_of(feedback.u)
         # A comparison, not index_add: sums in a fixed order give the same bits in every run.
@@ -135,7 +135,7 @@ class LossEma(OneDensity):
         return {"kind": self.label, "mean": self._mean.clone(), "seen": self._seen.clone()}
 
     def load_state_dict(self, state: State) -> None:
-        matching(state, self.label)
+        require_kind(state, self.label)
         self._mean, self._seen = (state[key].clone().to(self._mean) for key in ("mean", "seen"))
         self._refresh()
 
@@ -212,7 +212,7 @@ class LossSecondMoment(OneDensity):
 
     def learn(self, feedback: Feedback) -> Metrics:
         losses = feedback.weighted.detach().float()
-        finite = usable(losses, feedback, self)
+        finite = valid_losses(losses, feedback, self)
         device, bins = losses.device, len(self._count)
         self._borders, self._measure, self._losses, self._count = (
             tensor.to(device) for tensor in (self._borders, self._measure, self._losses, self._count)
@@ -239,7 +239,7 @@ class LossSecondMoment(OneDensity):
         return {"kind": self.label, "losses": self._losses.clone(), "count": self._count.clone()}
 
     def load_state_dict(self, state: State) -> None:
-        matching(state, self.label)
+        require_kind(state, self.label)
         self._losses = state["losses"].clone().to(self._losses)
         self._count = state["count"].clone().to(self._count)
         self._refresh()

@@ -13,7 +13,7 @@ from stepwell.core.errors import Unsupported
 from stepwell.core.feedback import Feedback
 from stepwell.core.increments import areas
 from stepwell.core.process import NoiseProcess
-from stepwell.core.sampler import Draw, Metrics, State, TimestepSampler, matching
+from stepwell.core.sampler import Draw, Metrics, State, TimestepSampler, require_kind
 from stepwell.core.tensors import Lookup, PerExample
 from stepwell.core.tick import Tick
 from stepwell.samplers.static import Static
@@ -122,7 +122,7 @@ class PairedInBatch(TimestepSampler):
     def __repr__(self) -> str:
         return self._label
 
-    def place(self, v: PerExample, x0: Tensor, tick: Tick) -> Draw:
+    def from_uniform(self, v: PerExample, x0: Tensor, tick: Tick) -> Draw:
         first = self._direct.quantile(v[: len(v) // 2 + 1])
         count = len(self._mirror.values)
         step = (first * count).floor().clamp(0, count - 1)
@@ -147,4 +147,4 @@ class PairedInBatch(TimestepSampler):
         return {"kind": self._label}
 
     def load_state_dict(self, state: State) -> None:
-        matching(state, self._label)
+        require_kind(state, self._label)

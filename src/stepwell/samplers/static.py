@@ -18,7 +18,7 @@ from stepwell.core.errors import InvalidParameter, Unsupported
 from stepwell.core.feedback import Feedback
 from stepwell.core.log_snr import Laplace, Normal, over_log_snr
 from stepwell.core.process import NoiseProcess
-from stepwell.core.sampler import Draw, Metrics, State, TimestepSampler, matching
+from stepwell.core.sampler import Draw, Metrics, State, TimestepSampler, require_kind
 from stepwell.core.tensors import PerExample
 from stepwell.core.tick import Tick
 
@@ -82,7 +82,7 @@ class OneDensity(TimestepSampler):
     def __repr__(self) -> str:
         return self.label
 
-    def place(self, v: PerExample, x0: Tensor, tick: Tick) -> Draw:
+    def from_uniform(self, v: PerExample, x0: Tensor, tick: Tick) -> Draw:
         u = self.current.quantile(v)
         return Draw(u, self.current.pdf(u).log(), torch.ones_like(u))
 
@@ -117,7 +117,7 @@ class Static(OneDensity):
         return {"kind": self.label}
 
     def load_state_dict(self, state: State) -> None:
-        matching(state, self.label)
+        require_kind(state, self.label)
 
 
 @dataclass(frozen=True)

@@ -51,8 +51,8 @@ class Warped(Wrapped):
     def _outside(self, times: Times) -> Times:
         return tuple(self._warp.forward(torch.tensor(times, dtype=torch.float64)).tolist())
 
-    def place(self, v: PerExample, x0: Tensor, tick: Tick) -> Draw:
-        inner = self.sampler.place(v, x0, tick)
+    def from_uniform(self, v: PerExample, x0: Tensor, tick: Tick) -> Draw:
+        inner = self.sampler.from_uniform(v, x0, tick)
         log_prob = inner.log_prob - self._warp.rate(inner.u).log()
         return Draw(inside(self._warp.forward(inner.u), 0.0, 1.0), log_prob, inner.correction, inner.action)
 
@@ -72,5 +72,5 @@ class Warped(Wrapped):
             counts = counts & feedback.counts
         return self.sampler.learn(replace(feedback, u=u, counts=counts))
 
-    def reaches(self, u: Tensor) -> Tensor:
-        return self._warp.inside(u) & self.sampler.reaches(self._warp.inverse(u))
+    def support(self, u: Tensor) -> Tensor:
+        return self._warp.inside(u) & self.sampler.support(self._warp.inverse(u))

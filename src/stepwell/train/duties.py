@@ -149,7 +149,7 @@ class Duties:
         return {
             "density": [round(height, 6) for height in density.tolist()],
             "effective_weight": [round(weight, 6) for weight in effective.tolist()],
-            **{f"sampler/{name}": value.tolist() for name, value in pacer.sampler.portrait().items()},
+            **{f"sampler/{name}": value.tolist() for name, value in pacer.sampler.diagnostics().items()},
         }
 
     def save(self) -> None:

@@ -27,13 +27,13 @@ from stepwell.samplers.beta_policy.rewards import (
 from stepwell.samplers.beta_policy.table import BetaTable
 from stepwell.samplers.gradients import Alignment
 
-LEAST_VISITS = 3
+MIN_MEASUREMENTS = 3
 """Measurements of a stratum before their spread means anything."""
 ERRORS = 2.0
 """A gain of fewer standard errors than this counts as none."""
 
 
-class SureGains(Alignment):
+class SignificantGains(Alignment):
     """Alignment that also keeps how much the angle to the target's gradient differs between measurements.
 
     A policy follows what it is paid: where the target's weights are steep, as the bound's are near the data,
@@ -63,7 +63,7 @@ class SureGains(Alignment):
     @property
     def ready(self) -> Tensor:
         """Whether every stratum was measured often enough: a bool of no dimensions, on the device."""
-        return (self._visits >= LEAST_VISITS).all()
+        return (self._visits >= MIN_MEASUREMENTS).all()
 
     def sure(self) -> Tensor:
         """[K]: gains in units of their mean, shrunk as noisy cosines are (James and Stein, positive part).
@@ -104,7 +104,7 @@ class Credit(ABC):
         """Take in a signal: what the policy should lower now, and what is worth recording."""
 
     @abstractmethod
-    def portrait(self) -> Mapping[str, Tensor]:
+    def diagnostics(self) -> Mapping[str, Tensor]:
         """What is worth keeping with every evaluation."""
 
     @abstractmethod
@@ -180,7 +180,7 @@ class DecreaseCredit(Credit):
         # With fewer rows any S explains everything.
         return {"explained": explained(rows, y, chosen)} if len(rows) > count + 1 else {}
 
-    def portrait(self) -> Mapping[str, Tensor]:
+    def diagnostics(self) -> Mapping[str, Tensor]:
         return {"subset": torch.tensor(self.spec.subset)}
 
     def state_dict(self) -> State:
@@ -200,7 +200,7 @@ class AlignmentCredit(Credit):
     climbs mean over x0 of sum_k p_k(x0) r_k + c H, and nothing is sampled.
     """
 
-    def __init__(self, gains: SureGains, table: BetaTable, entropy: float) -> None:
+    def __init__(self, gains: SignificantGains, table: BetaTable, entropy: float) -> None:
         self.spec: GradientSpec = gains.probe
         self._gains, self._table, self._entropy = gains, table, entropy
         borders = torch.tensor(self.spec.borders, dtype=torch.float64)
@@ -220,8 +220,8 @@ class AlignmentCredit(Credit):
 
         return loss, metrics
 
-    def portrait(self) -> Mapping[str, Tensor]:
-        return self._gains.portrait()
+    def diagnostics(self) -> Mapping[str, Tensor]:
+        return self._gains.diagnostics()
 
     def state_dict(self) -> State:
         return {"gains": self._gains.state_dict()}

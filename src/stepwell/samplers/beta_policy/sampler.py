@@ -16,16 +16,16 @@ from stepwell.core.errors import InvalidParameter, Unsupported
 from stepwell.core.feedback import Feedback
 from stepwell.core.probe import DecreaseSpec, ProbeSpec, Times
 from stepwell.core.process import NoiseProcess
-from stepwell.core.sampler import Draw, Metrics, State, TimestepSampler, matching
+from stepwell.core.sampler import Draw, Metrics, State, TimestepSampler, require_kind
 from stepwell.core.tensors import PerExample
 from stepwell.core.tick import Tick
 from stepwell.samplers.beta_policy.credit import (
-    LEAST_VISITS,
+    MIN_MEASUREMENTS,
     AlignmentCredit,
     Choice,
     Credit,
     DecreaseCredit,
-    SureGains,
+    SignificantGains,
 )
 from stepwell.samplers.beta_policy.policy import Descent, Policy, first_shapes, prepared
 from stepwell.samplers.beta_policy.rewards import CORRECTED, PUBLISHED, Rules, beta_entropy, spaced
@@ -74,8 +74,8 @@ def beta_policy(
             raise InvalidParameter("as_published pays the decrease, as the official code: leave out credit=.")
         spec = strata_spec(process, STRATA, _or(every_steps, 16), 16, rules.target, "adam")
         # The policy waits until it can tell gains from noise: all it waits for comes in a hurry.
-        spec = replace(spec, hurried_rounds=LEAST_VISITS)
-        gains = SureGains("beta-policy", process.reference, spec, decay=0.85)
+        spec = replace(spec, fast_rounds=MIN_MEASUREMENTS)
+        gains = SignificantGains("beta-policy", process.reference, spec, decay=0.85)
         paid = AlignmentCredit(gains, table, require.not_negative("entropy", _or(entropy, 0.5)))
     else:
         choice = Choice("all" if subset == "all" else selection, queue)
@@ -160,11 +160,11 @@ class BetaPolicy(TimestepSampler):
     def probe(self) -> ProbeSpec:
         return self._credit.spec
 
-    def place(self, v: PerExample, x0: Tensor, tick: Tick) -> Draw:
+    def from_uniform(self, v: PerExample, x0: Tensor, tick: Tick) -> Draw:
         x = prepared(x0, self._largest)
         with torch.no_grad():
             shapes = self._policy(x)
-            placed = self._table.place(shapes, v)
+            placed = self._table.from_uniform(shapes, v)
         self._shapes, self._example = shapes[:REMEMBERED].clone(), x.shape[1:]
         action = None
         if self.probe.due(tick.step):
@@ -180,7 +180,7 @@ class BetaPolicy(TimestepSampler):
     def masses(self, borders: Tensor) -> Tensor:
         return self._mean(None).masses(borders)
 
-    def reaches(self, u: Tensor) -> Tensor:
+    def support(self, u: Tensor) -> Tensor:
         return torch.ones_like(u, dtype=torch.bool)
 
     @torch.no_grad()
@@ -214,8 +214,8 @@ class BetaPolicy(TimestepSampler):
             "policy_move": (new - old).abs().sum(1).mean() / 2,
         }
 
-    def portrait(self) -> Mapping[str, Tensor]:
-        return self._credit.portrait()
+    def diagnostics(self) -> Mapping[str, Tensor]:
+        return self._credit.diagnostics()
 
     def state_dict(self) -> State:
         return {
@@ -226,7 +226,7 @@ class BetaPolicy(TimestepSampler):
         }
 
     def load_state_dict(self, state: State) -> None:
-        matching(state, self.label)
+        require_kind(state, self.label)
         self._policy.load_state_dict(state["policy"])
         self._credit.load_state_dict(state["credit"])
         self._shapes = state["shapes"].clone()

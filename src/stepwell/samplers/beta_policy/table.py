@@ -89,7 +89,7 @@ class BetaTable:
             return masses
         return torch.lerp(masses, self._reference.on(masses.device, masses.dtype), self.floor)
 
-    def place(self, shapes: Tensor, v: PerExample) -> Placed:
+    def from_uniform(self, shapes: Tensor, v: PerExample) -> Placed:
         """The draws that uniforms v [B] stand for, one from each row's inverse CDF."""
         parts = zip(shapes.split(_ROWS), v.split(_ROWS), strict=True)
         placed = [self._place(self.masses(rows), of) for rows, of in parts]

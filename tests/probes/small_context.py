@@ -14,7 +14,7 @@ from stepwell.core.ranks import Alone, WorkerGroup
 from stepwell.core.tick import Tick
 from stepwell.models.denoiser import Condition
 from stepwell.objective import Objective
-from stepwell.probes.view import Surroundings, Watched
+from stepwell.probes.context import ProbeContext, ProbeSetup
 
 SHAPE, CLASSES = (1, 4, 4), 64
 
@@ -76,7 +76,7 @@ class Seen:
     def __post_init__(self) -> None:
         self.optimizer = torch.optim.Adam(self.network.parameters(), lr=1e-2)
         self._objective = Objective(self.process)
-        self._watched = Watched(
+        self._setup = ProbeSetup(
             self.process,
             weighting_of(self.weighting),
             self._loss_at,
@@ -91,9 +91,9 @@ class Seen:
 
     def view(
         self, x0: Tensor, condition: Any = None, tick: Tick | None = None, group: WorkerGroup | None = None
-    ) -> Surroundings:
+    ) -> ProbeContext:
         """What a probe sees of an update on these examples."""
-        return Surroundings(tick or Tick(seed=5, step=40), x0, condition, group or Alone(), self._watched)
+        return ProbeContext(tick or Tick(seed=5, step=40), x0, condition, group or Alone(), self._setup)
 
     def update(self, scale: float = 1.0) -> None:
         """Move all parameters, each by up to `scale` x the learning rate, the same way every time."""

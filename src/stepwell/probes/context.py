@@ -1,4 +1,4 @@
-"""The metric in which an optimizer takes its steps."""
+"""What a probe may use of the training it measures: examples, losses, parameters and Adam's state."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ LossAt = Callable[[Tensor, Tensor, PerExample, Any], PerExample]
 
 
 @dataclass(frozen=True)
-class Watched:
-    """What stays the same over a run."""
+class ProbeSetup:
+    """What stays the same over a run: process, weighting, losses, optimizer and network."""
 
     process: NoiseProcess
     weighting: Weighting
@@ -69,23 +69,23 @@ class Watched:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """The view of one update: the micro-batch drawn last, and a way to its losses."""
+class ProbeContext:
+    """What a probe knows about one update: the micro-batch drawn last, and how to compute its losses."""
 
     tick: Tick
     x0: Tensor
     condition: Any
     group: WorkerGroup
-    watched: Watched
+    setup: ProbeSetup
 
     @property
     def reference(self) -> Density:
-        return self.watched.process.reference
+        return self.setup.process.reference
 
     def loss_at(
         self, x0: Tensor, noise: Tensor, u: PerExample, condition: Any, target: str | None = None
     ) -> PerExample:
-        plain = self.watched.loss_at(x0, noise, u, condition)
+        plain = self.setup.loss_at(x0, noise, u, condition)
         if not torch.is_grad_enabled():
             self._reshard()
         if plain.shape != u.shape:
@@ -93,26 +93,26 @@ class Surroundings:
                 f"loss_at must return one loss per example, {tuple(u.shape)}, not {tuple(plain.shape)}: "
                 "take the mean over each example only."
             )
-        return plain * self.watched.weight(target)(self.watched.process, u)
+        return plain * self.setup.weight(target)(self.setup.process, u)
 
     def _reshard(self) -> None:
         """FSDP keeps its root whole for a backward pass: without one, the next update would be missed."""
-        for module in [] if self.watched.network is None else self.watched.network.modules():
+        for module in [] if self.setup.network is None else self.setup.network.modules():
             # FSDPModule by what it does: its home moves between versions of torch.
             reshard = getattr(module, "reshard", None)
             if callable(reshard):
                 reshard()
 
     def parameters(self) -> Sequence[Parameter]:
-        groups = self.watched.optimizer.param_groups
+        groups = self.setup.optimizer.param_groups
         return [parameter for group in groups for parameter in group["params"] if parameter.requires_grad]
 
     def scale(self, parameter: Parameter) -> Tensor | None:
-        return adam_scale(self.watched.optimizer, parameter)
+        return adam_scale(self.setup.optimizer, parameter)
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        network = self.watched.network
+        network = self.setup.network
         training = [] if network is None else [module for module in network.modules() if module.training]
         try:
             if network is not None:
