@@ -60,7 +60,7 @@ _DEPRECATED = {
     "ProbeSpec": "stepwell.core.probe.ProbeSpec",
     "Signal": "stepwell.core.feedback.Signal",
     "areas": "stepwell.core.increments.areas",
-    "convert": "stepwell.processes.prediction.convert",
+    "convert": "stepwell.core.prediction.convert",
     "increments": "stepwell.core.increments.increments",
     "pmf": "stepwell.core.sampler.pmf",
 }

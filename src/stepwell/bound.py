@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from stepwell.core import require
+from stepwell.core.process import NoiseProcess
 from stepwell.core.tensors import Lookup, PerExample, per_example, precise
-from stepwell.processes.discrete import BOUNDS, DiscreteProcess
+from stepwell.processes.discrete import BOUNDS
 
 VARIANCES = tuple(BOUNDS)
 """Of the reverse step: fixed-large is beta_t, fixed-small is the posterior's."""
@@ -40,7 +41,7 @@ class _Chain(NamedTuple):
 
 
 def step_kl(
-    process: DiscreteProcess,
+    process: NoiseProcess,
     x0: Tensor,
     xt: Tensor,
     output: Tensor,
@@ -61,7 +62,7 @@ def step_kl(
 
 
 def decoder_nll(
-    process: DiscreteProcess, x0: Tensor, xt: Tensor, output: Tensor, *, clip: bool = False
+    process: NoiseProcess, x0: Tensor, xt: Tensor, output: Tensor, *, clip: bool = False
 ) -> PerExample:
     """-ln p(x0 | x_t at t = 0) of 8-bit data in nats per example: a normal over 256 bins (Ho et al., Eq. 13).
 
@@ -75,7 +76,7 @@ def decoder_nll(
 
 
 def learned_variance_bound(
-    process: DiscreteProcess, x0: Tensor, xt: Tensor, output: Tensor, fraction: Tensor, u: PerExample
+    process: NoiseProcess, x0: Tensor, xt: Tensor, output: Tensor, fraction: Tensor, u: PerExample
 ) -> PerExample:
     """The bound's term at the t of u with a learned variance, in nats per example.
 
@@ -96,7 +97,7 @@ def learned_variance_bound(
     return torch.where(per_example(index == 0, x0), nll, kl).reshape(len(x0), -1).sum(1)
 
 
-def prior_kl(process: DiscreteProcess, x0: Tensor) -> PerExample:
+def prior_kl(process: NoiseProcess, x0: Tensor) -> PerExample:
     """KL(q(x_T | x0) || N(0, I)) in nats per example: the signal that is left at the end."""
     dtype = precise(x0)
     kept = float(process.scales(process.grid()[-1:])[0]) ** 2
@@ -105,7 +106,7 @@ def prior_kl(process: DiscreteProcess, x0: Tensor) -> PerExample:
 
 
 def predicted_x0(
-    process: DiscreteProcess, xt: Tensor, output: Tensor, u: PerExample, *, clip: bool = False
+    process: NoiseProcess, xt: Tensor, output: Tensor, u: PerExample, *, clip: bool = False
 ) -> Tensor:
     """The x0 that an output stands for, in float64: cosine's last signal, 5e-5, divides the rounding."""
     dtype = precise(xt)
@@ -130,10 +131,9 @@ def _log_mass(lower: Tensor, upper: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=16)
-def _chain(process: DiscreteProcess, variance: str) -> _Chain:
+def _chain(process: NoiseProcess, variance: str) -> _Chain:
     require.one_of("variance", variance, VARIANCES)
-    signal, noise = process.scales(process.grid())
-    kept, lost = signal**2, noise**2
+    kept, lost = process.alphas_cumprod(), process.scales(process.grid())[1] ** 2
     before = torch.cat([kept.new_ones(1), kept[:-1]])
     beta = (before - kept) / before
     # ln of posterior variance / beta, that is of (1 - abar_{t-1}) / (1 - abar_t), which nears 1 at the end.

@@ -15,7 +15,6 @@ from stepwell.core.density import Density
 from stepwell.core.errors import InvalidParameter
 from stepwell.core.process import NoiseProcess
 from stepwell.core.tensors import PerExample
-from stepwell.processes.discrete import DiscreteProcess
 from stepwell.weightings import Unweighted, Weighting
 
 Denoiser = Callable[[Tensor, PerExample, Any], Tensor]
@@ -57,7 +56,7 @@ class Objective:
         if output.shape == x0.shape:
             return output, torch.zeros_like(u)
         doubled = x0.dim() > 1 and output.shape == (len(x0), 2 * x0.shape[1], *x0.shape[2:])
-        if not doubled or not isinstance(self.process, DiscreteProcess):
+        if not doubled or not self.process.is_ddpm:
             raise InvalidParameter(
                 f"the network answered {tuple(output.shape)} to examples of {tuple(x0.shape)}: it must "
                 "answer the same shape, or twice the channels for a learned variance on a discrete process."

@@ -66,7 +66,7 @@ def test_a_dry_run_says_what_it_takes_and_writes_nothing(
 def test_every_option_that_cannot_work(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words, said in {
         ("--solver", "runge"): "is not a known solver",
-        ("--solver", "euler"): "generates where time is continuous",
+        ("--solver", "euler"): "use ddim, ddpm, heun, dpm-solver++, unipc",
         ("--steps", "0"): "steps must be a whole number of at least 1",
         ("--steps", "1001"): "more than the process's 1000 timesteps",
         ("--steps", "1"): "2 steps or more",

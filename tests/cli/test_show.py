@@ -99,7 +99,7 @@ def test_terminals_without_block_characters_get_plain_ones(tmp_path: Path) -> No
         (("uniform", "-p", "linaer"), "Did you mean 'linear'?"),
         (("uniform", "-p", "linear:timesteps=0"), "timesteps must be a whole number"),
         (("uniform", "-w", "min-snr:gamma=-5"), "gamma must be above 0"),
-        (("uniform", "-w", "vlb", "-p", "flow"), "which a flow does not have"),
+        (("uniform", "-w", "vlb", "-p", "flow"), "does not have: use a weighting of the SNR"),
         (("uniform", "within=0.7,0.2"), "a range inside [0, 1] that is not empty"),
         (("uniform", "within=0.2,0.7", "unbiased=true"), "no correction can restore that"),
         (("logit-normal", "shift=3", "-p", "flow:shift=3"), "already shifts"),

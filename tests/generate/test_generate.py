@@ -11,10 +11,10 @@ import stepwell
 from stepwell.core.errors import Unsupported
 from stepwell.generate.diffusers_io import export
 from stepwell.generate.images import Request, generate
-from stepwell.generate.solvers import DISCRETE
 from stepwell.generate.super_resolution import sheet
 from stepwell.models.build import build
 from stepwell.models.denoiser import Denoiser
+from stepwell.processes.discrete import DiscreteProcess
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def network() -> Denoiser:
     return build("micro", channels=1, image_size=8, classes=3, label_dropout=0.1).eval()
 
 
-@pytest.mark.parametrize("solver", DISCRETE)
+@pytest.mark.parametrize("solver", DiscreteProcess.solvers)
 def test_images_do_not_depend_on_the_batch_size(network: Denoiser, solver: str) -> None:
     process = stepwell.process("cosine", timesteps=50)
     eta = 0.5 if solver == "ddim" else 0.0
@@ -40,7 +40,7 @@ def test_images_do_not_depend_on_the_batch_size(network: Denoiser, solver: str) 
     assert not torch.equal(one, made(seed=1))
 
 
-@pytest.mark.parametrize("solver", DISCRETE)
+@pytest.mark.parametrize("solver", DiscreteProcess.solvers)
 def test_any_batches_are_those_of_the_whole(network: Denoiser, solver: str) -> None:
     process = stepwell.process("cosine", timesteps=50)
     request = Request(7, (1, 8, 8), solver, steps=4, batch=2)
@@ -50,7 +50,7 @@ def test_any_batches_are_those_of_the_whole(network: Denoiser, solver: str) -> N
     assert all(torch.equal(one, other) for one, other in zip(whole[2:], some, strict=True))
 
 
-@pytest.mark.parametrize("solver", DISCRETE)
+@pytest.mark.parametrize("solver", DiscreteProcess.solvers)
 @pytest.mark.parametrize("prediction", ["eps", "v"])
 def test_a_learned_variance_is_used_by_ddpm_and_cut_by_the_others(solver: str, prediction: str) -> None:
     torch.manual_seed(0)

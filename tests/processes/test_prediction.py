@@ -9,7 +9,7 @@ import torch
 
 import stepwell
 from stepwell.core.errors import UnknownName
-from stepwell.processes.prediction import MIXES, SPELLINGS, convert
+from stepwell.core.prediction import MIXES, SPELLINGS, convert
 
 DISCRETE = ("linear", "cosine", "quadratic", "scaled-linear")
 EVERY_PROCESS = {
@@ -107,7 +107,7 @@ def test_eps_factor_is_what_each_prediction_says(key):
         # EDM's F: c_out^2 / sigma^2 with sigma_data 1/2.
         "F": 0.25 / (s**2 + 0.25),
     }
-    torch.testing.assert_close(process.eps_factor(u), said[getattr(process, "prediction", "F")])
+    torch.testing.assert_close(process.eps_factor(u), said[process.prediction])
 
 
 @pytest.mark.parametrize("name", ["linear", "cosine", "flow"])

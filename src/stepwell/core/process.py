@@ -1,4 +1,4 @@
-"""The noise process: the only thing that turns unit time into a schedule's own time."""
+"""The noise process: signal and noise at every unit time, and what follows from them for any process."""
 
 from __future__ import annotations
 
@@ -8,19 +8,26 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from stepwell.core.density import Density, centres
-from stepwell.core.tensors import PerExample, per_example
+from stepwell.core.density import Density, Uniform, centres
+from stepwell.core.errors import Unsupported
+from stepwell.core.prediction import MIXES
+from stepwell.core.tensors import PerExample, per_example, precise
+
+_THOUSAND = 1000
+"""Bins of continuous time, wherever a table over time is needed."""
+_RHO = 7.0
+"""How EDM spaces its noise levels (Karras et al. 2022, Eq. 5)."""
 
 
 class Problem(NamedTuple):
-    """One denoising task: what the network sees, what it is told, and what it must say."""
+    """One denoising problem: the network's inputs, its target and the noisy example."""
 
     input: Tensor
-    """[B, ...]: what the network sees."""
+    """[B, ...]: the network's input."""
     time: PerExample
-    """[B]: what the network is told."""
+    """[B]: the time that the network is given."""
     target: Tensor
-    """[B, ...]: what the network must say."""
+    """[B, ...]: the target of the network's output."""
     xt: Tensor
     """[B, ...]: the noisy example."""
 
@@ -32,32 +39,35 @@ class NoiseProcess(ABC):
     recovering x0, converting a loss to the eps loss and adding noise are the same for every process.
     """
 
-    timesteps: int | None
+    timesteps: int | None = None
     """How many discrete timesteps there are; None if time is continuous."""
-    shift: float
+    shift: float = 1.0
     """The timestep shift that is already inside this process; 1 is none."""
-    reference: Density
+    prediction: str
+    """What the network predicts: a name of `core.prediction.MIXES`, or that of a target of its own."""
+    reference: Density = Uniform()
     """The density over u that the objective is stated against."""
+    solvers: tuple[str, ...] = ("heun", "euler", "ancestral", "predictor-corrector")
+    """The solvers that can generate from it, the default first."""
+    interpolates: bool = False
+    """Whether solvers step along (1 - t) x0 + t eps, as flows do, rather than along x0 + sigma eps."""
+    is_ddpm: bool = False
+    """Whether it is DDPM's chain of timesteps: only that has bits per dimension, a learned variance and a
+    scheduler of diffusers."""
+    has_bound: bool = True
+    """Whether `bound_coefficient` exists."""
 
     @abstractmethod
     def scales(self, u: PerExample) -> tuple[PerExample, PerExample]:
         """signal(u) and noise(u)."""
 
     @abstractmethod
-    def target_mix(self, u: PerExample) -> tuple[PerExample, PerExample]:
-        """p and q of the network's target p x0 + q eps."""
-
-    @abstractmethod
-    def input_scale(self, u: PerExample) -> PerExample:
-        """The factor on x_u before the network sees it."""
-
-    @abstractmethod
     def time(self, u: PerExample) -> PerExample:
-        """What the network is told: a timestep index, a flow time, EDM's c_noise."""
+        """The network's time input: a timestep index, a flow time, EDM's c_noise."""
 
     @abstractmethod
     def unit_time(self, time: PerExample) -> PerExample:
-        """The u of what the network is told; the middle of the bin if time is discrete."""
+        """The u of a network's time input; the middle of the bin if time is discrete."""
 
     @abstractmethod
     def log_snr_rate(self, u: PerExample) -> PerExample:
@@ -67,13 +77,64 @@ class NoiseProcess(ABC):
     def at_log_snr(self, log_snr: Tensor) -> Tensor:
         """The u at a log-SNR; the nearest timestep if time is discrete."""
 
-    @abstractmethod
+    def target_mix(self, u: PerExample) -> tuple[PerExample, PerExample]:
+        """p and q of the network's target p x0 + q eps."""
+        return MIXES[self.prediction](*self.scales(u))
+
+    def input_scale(self, u: PerExample) -> PerExample:
+        """The factor on x_u before it enters the network."""
+        return torch.ones_like(u)
+
     def bound_coefficient(self, u: PerExample, variance: str) -> PerExample:
-        """c_t, the factor of the eps loss in the variational bound (Kim et al. 2025, Eq. 7)."""
+        """c_t, the factor of the eps loss in the variational bound (Kim et al. 2025, Eq. 7).
+
+        In continuous time -(d log_snr / du) / 2 per thousandth of time (Song et al. 2021b, Theorem 1): the
+        limit of a discrete chain as T grows, whichever variance its reverse steps have.
+        """
+        if not self.has_bound:
+            raise Unsupported(
+                f"the variational bound with variance {variance!r} is a sum over DDPM's discrete chain, "
+                f"which {self!r} does not have: use a weighting of the SNR (min-snr, p2, ...) or none."
+            )
+        return -self.log_snr_rate(u) / (2 * len(self.grid()))
+
+    def alphas_cumprod(self) -> Tensor:
+        """abar [T] of DDPM's chain, in float64."""
+        raise Unsupported(
+            f"{self!r} is not DDPM's discrete chain: use a discrete process (linear, cosine, quadratic, "
+            "scaled-linear)."
+        )
+
+    def betas(self) -> Tensor:
+        """beta [T] of DDPM's chain, in float64."""
+        kept = self.alphas_cumprod()
+        return 1 - kept / torch.cat([kept.new_ones(1), kept[:-1]])
+
+    def index(self, u: PerExample) -> PerExample:
+        """t = floor(u T), as int64. In float64, since float32 rounds u T up across the border."""
+        count = self.timesteps or _THOUSAND
+        return (u.to(precise(u)) * count).long().clamp_(0, count - 1)
+
+    def solver(self, name: str) -> str:
+        """The solver of a recipe's `solver=`: `ddim`, its default, means the default of this process."""
+        return self.require_solver(self.solvers[0] if name == "ddim" else name)
+
+    def require_solver(self, name: str) -> str:
+        """The name of a solver that can generate from this process, or an error that lists those that can."""
+        if name not in self.solvers:
+            raise Unsupported(f"solver={name} cannot generate from {self!r}: use {', '.join(self.solvers)}.")
+        return name
+
+    def solver_times(self, steps: int) -> Tensor:
+        """Unit times [steps] from noise towards data, in float64: EDM's noise levels."""
+        ends = torch.tensor([1.0, 0.0], dtype=torch.float64)
+        most, least = torch.exp(-self.log_snr(ends) / 2) ** (1 / _RHO)
+        sigmas = (most + torch.linspace(0, 1, steps, dtype=torch.float64) * (least - most)) ** _RHO
+        return self.at_log_snr(-2 * sigmas.log()).clamp(0, 1)
 
     def grid(self) -> Tensor:
         """One u per timestep, or per thousandth of continuous time: [T]."""
-        return centres(self.timesteps or 1000)
+        return centres(self.timesteps or _THOUSAND)
 
     def log_snr(self, u: PerExample) -> PerExample:
         """ln(signal^2 / noise^2); minus infinity where no signal is left."""

@@ -19,7 +19,6 @@ from stepwell.core.tensors import PerExample
 from stepwell.core.tick import stream_key, uniforms
 from stepwell.evaluate.bands import batches, fixed_generator, fixed_noise, float_images, on_target
 from stepwell.objective import Denoiser
-from stepwell.processes.discrete import DiscreteProcess
 
 Term = Callable[[Tensor, Problem, Tensor, PerExample], PerExample]
 """(x0, problem, output, u) -> nats per example."""
@@ -52,24 +51,24 @@ def bits_per_dimension(
     over images: unbiased, and as good as exact where there are many images. `clip` keeps the predicted x0 in
     [-1, 1], as published numbers do: without it cosine's last step alone costs c_999 = 499.5 per eps loss.
     """
-    chain = _discrete(process)
+    _require_bits(process)
     require.one_of("variance", variance, VARIANCES)
     batch = require.count("batch", batch)
-    images = _Images(on_target(denoiser), chain, _levels(x0), condition, seed, batch)
+    images = _Images(on_target(denoiser), process, _levels(x0), condition, seed, batch)
 
     def decode(x0: Tensor, problem: Problem, output: Tensor, _: PerExample) -> PerExample:
-        return decoder_nll(chain, x0, problem.xt, output, clip=clip)
+        return decoder_nll(process, x0, problem.xt, output, clip=clip)
 
     def step(x0: Tensor, problem: Problem, output: Tensor, u: PerExample) -> PerExample:
-        return step_kl(chain, x0, problem.xt, output, u, variance, clip=clip)
+        return step_kl(process, x0, problem.xt, output, u, variance, clip=clip)
 
-    steps = len(chain.grid()) - 1
+    steps = len(process.grid()) - 1
     rounds = list(_rounds(len(x0), steps, timesteps, seed))
     share = steps / max(len(rounds), 1)
     unit = 1 / (math.log(2) * x0[0].numel())
     decoder = unit * images.mean(decode, torch.zeros(len(x0), dtype=torch.int64), "decoder")
     diffusion = unit * share * sum(images.mean(step, index, key) for key, index in enumerate(rounds))
-    prior = unit * float(prior_kl(chain, images.x0).mean())
+    prior = unit * float(prior_kl(process, images.x0).mean())
     return Bits(decoder, diffusion, prior, decoder + diffusion + prior)
 
 
@@ -78,7 +77,7 @@ class _Images:
     """Images, and the network that is asked about them."""
 
     denoiser: Denoiser
-    process: DiscreteProcess
+    process: NoiseProcess
     x0: Tensor
     condition: Any
     seed: int
@@ -122,8 +121,8 @@ def _levels(x0: Tensor) -> Tensor:
     return values
 
 
-def _discrete(process: NoiseProcess) -> DiscreteProcess:
-    if not isinstance(process, DiscreteProcess):
+def _require_bits(process: NoiseProcess) -> None:
+    if not process.is_ddpm:
         raise Unsupported(
             f"bits per dimension are the bound of DDPM's discrete chain, which {process} does not have: "
             "use a discrete process (linear, cosine, ...), or compare by held-out loss per band."
@@ -133,4 +132,3 @@ def _discrete(process: NoiseProcess) -> DiscreteProcess:
             "at zero terminal SNR an eps prediction says nothing about x0, so its bound is infinite: "
             "predict v or x0."
         )
-    return process

@@ -11,38 +11,9 @@ from typing import NamedTuple
 import torch
 from torch import Generator, Tensor
 
-from stepwell.core import require
-from stepwell.core.errors import InvalidParameter, Unsupported
+from stepwell.core.errors import InvalidParameter
 from stepwell.core.process import NoiseProcess
 from stepwell.core.tensors import PerExample, per_example, precise
-from stepwell.generate.solvers import CONTINUOUS, SOLVERS
-from stepwell.processes.flow import FlowProcess
-
-_RHO = 7.0
-_LARGEST_SIGMA = 80.0
-"""Where a flow begins if its network predicts eps, which says nothing of x0 at the end without signal."""
-
-
-def stops(process: NoiseProcess, steps: int) -> Tensor:
-    """Unit times [steps] from noise to data, in float64; after the last one comes the data itself.
-
-    Flows have evenly spaced times, which their own shift then moves (Esser et al. 2024); everything else the
-    noise levels of EDM (Karras et al. 2022, Eq. 5) between the process's own ends.
-    """
-    ends = torch.tensor([1.0, 0.0], dtype=torch.float64)
-    if isinstance(process, FlowProcess):
-        first = ends[:1]
-        if process.prediction == "eps":
-            first = process.at_log_snr(-2 * torch.tensor([_LARGEST_SIGMA], dtype=torch.float64).log())
-        even = first * torch.arange(steps, 0, -1, dtype=torch.float64) / steps
-        if process.timesteps is None:
-            return even
-        # Timestep k of T has the share k / T of noise; the middle of its bin is never rounded into another.
-        return ((even * process.timesteps + 0.5).floor().clamp(min=1) - 0.5) / process.timesteps
-    most, least = torch.exp(-process.log_snr(ends) / 2) ** (1 / _RHO)
-    sigmas = (most + torch.linspace(0, 1, steps, dtype=torch.float64) * (least - most)) ** _RHO
-    return process.at_log_snr(-2 * sigmas.log()).clamp(0, 1)
-
 
 Network = Callable[[Tensor, PerExample], Tensor]
 """(input [B, C, H, W], time [B]) -> output [B, C, H, W], guided already."""
@@ -79,7 +50,7 @@ class ContinuousRoute:
     @property
     def bend(self) -> float:
         """k."""
-        return 1.0 if isinstance(self.process, FlowProcess) else 0.0
+        return float(self.process.interpolates)
 
     def follow(self, network: Network, noise: Tensor, generators: Sequence[Generator]) -> Tensor:
         """Images [B, C, H, W] from unit noise; `generators` make what noise is added on the way."""
@@ -183,13 +154,9 @@ STEPS: dict[str, Callable[[_Leg, Tensor], Tensor]] = {
 
 def continuous_route(process: NoiseProcess, solver: str, steps: int, clip: float | None) -> ContinuousRoute:
     """`steps` steps of a solver through a process in continuous time."""
-    if require.one_of("solver", solver, SOLVERS) not in CONTINUOUS:
-        raise Unsupported(
-            f"{solver} generates from discrete processes (linear, cosine, quadratic, scaled-linear), "
-            f"and this model was trained on {process}: use {', '.join(CONTINUOUS)}."
-        )
+    process.require_solver(solver)
     if process.timesteps is not None and steps > process.timesteps:
         raise InvalidParameter(
             f"{steps} denoising steps are more than the process's {process.timesteps} timesteps."
         )
-    return ContinuousRoute(process, solver, stops(process, steps), clip)
+    return ContinuousRoute(process, solver, process.solver_times(steps), clip)

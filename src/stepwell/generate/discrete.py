@@ -20,12 +20,10 @@ from diffusers import (
 )
 from torch import Generator, Tensor
 
-from stepwell.core import require
 from stepwell.core.errors import InvalidParameter, Unsupported
 from stepwell.core.process import NoiseProcess
 from stepwell.core.tensors import PerExample
 from stepwell.generate.continuous import Network
-from stepwell.generate.solvers import DISCRETE, SOLVERS
 from stepwell.processes.discrete import DiscreteProcess
 
 _PREDICTIONS = {"eps": "epsilon", "x0": "sample", "v": "v_prediction"}
@@ -35,16 +33,19 @@ _LARGEST_SIGMA = {"heun": 80.0, "dpm-solver++": math.exp(5.1), "unipc": math.exp
 Cosine ends at sigma 20,000 and a zero-SNR process at infinity; above these values there is only noise, and
 steps spent there are lost."""
 
-_INSTEAD = {"euler": "ddim, which takes the same steps", "ancestral": "ddpm"}
-
 
 def scheduler_of(
     process: NoiseProcess, solver: str, learned_variance: bool = False, clip: float | None = 1.0
 ) -> Any:
     """DDPM (Ho et al. 2020), DDIM (Song et al. 2021), Heun (Karras et al. 2022), DPM-Solver++ or UniPC."""
-    table = _checked(process, solver)
-    if solver in _LARGEST_SIGMA:
-        table = _below(table, _LARGEST_SIGMA[solver], solver)
+    kept = process.alphas_cumprod()
+    process.require_solver(solver)
+    if process.prediction == "eps" and float(kept[-1]) == 0:
+        raise Unsupported(
+            "the last timestep has no signal (zero_terminal_snr), and there the noise says nothing about the "
+            "image: such a model must be trained with prediction=v or x0."
+        )
+    table = _below(process, _LARGEST_SIGMA[solver], solver) if solver in _LARGEST_SIGMA else process
     clipping: dict[str, Any] = {"clip_sample": clip is not None, "clip_sample_range": clip or 1.0}
     shared: dict[str, Any] = {
         "num_train_timesteps": table.timesteps,
@@ -82,27 +83,7 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def _checked(process: NoiseProcess, solver: str) -> DiscreteProcess:
-    require.one_of("solver", solver, SOLVERS)
-    if not isinstance(process, DiscreteProcess):
-        raise Unsupported(
-            f"{solver} generates from discrete processes (linear, cosine, quadratic, scaled-linear), "
-            f"and this model was trained on {process}."
-        )
-    if solver not in DISCRETE:
-        raise Unsupported(
-            f"{solver} generates where time is continuous (flow, edm, vp, ve), and this model was trained on "
-            f"{process}: use {_INSTEAD.get(solver, 'ddim')}, or another of {', '.join(DISCRETE)}."
-        )
-    if process.prediction == "eps" and float(process.alphas_cumprod()[-1]) == 0:
-        raise Unsupported(
-            "the last timestep has no signal (zero_terminal_snr), and there the noise says nothing about the "
-            "image: such a model must be trained with prediction=v or x0."
-        )
-    return process
-
-
-def _below(process: DiscreteProcess, sigma: float, solver: str) -> DiscreteProcess:
+def _below(process: NoiseProcess, sigma: float, solver: str) -> DiscreteProcess:
     """The first timesteps of a process, up to a noise level relative to the signal."""
     kept = process.alphas_cumprod()
     count = int((1 - kept <= sigma**2 * kept).sum())
@@ -169,7 +150,6 @@ def route_of(
 ) -> Route:
     """`steps` steps of a solver through a process."""
     scheduler = scheduler_of(process, solver, learned_variance, clip)
-    assert isinstance(process, DiscreteProcess)
     kept = process.alphas_cumprod()
     _check_steps(solver, steps, len(kept), scheduler.config.num_train_timesteps)
     if (solver == "ddpm" and steps < len(kept)) or (solver == "ddim" and len(kept) % steps):

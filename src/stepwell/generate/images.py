@@ -17,9 +17,9 @@ from stepwell.core.tick import stream_key
 from stepwell.data.source import to_pixels
 from stepwell.generate.continuous import ContinuousRoute, continuous_route
 from stepwell.generate.discrete import Route, route_of
+from stepwell.generate.solvers import SOLVERS
 from stepwell.generate.super_resolution import Originals
 from stepwell.models.denoiser import Condition
-from stepwell.processes.discrete import DiscreteProcess
 
 
 def guided(
@@ -93,6 +93,7 @@ class Request:
     """Of super-resolution: the images whose low-resolution companions are enlarged."""
 
     def __post_init__(self) -> None:
+        require.one_of("solver", self.solver, SOLVERS)
         for name in ("count", "steps", "batch"):
             require.count(name, getattr(self, name))
         require.not_negative("guidance", self.guidance)
@@ -143,7 +144,7 @@ def generate(
 def checked_route(denoiser: nn.Module, process: NoiseProcess, request: Request) -> Route | ContinuousRoute:
     """The way to the images, or an error if the request cannot be met."""
     check_classes(denoiser, request.labels, request.guidance)
-    if not isinstance(process, DiscreteProcess):
+    if not process.is_ddpm:
         return continuous_route(process, request.solver, request.steps, request.clip)
     return route_of(
         process,

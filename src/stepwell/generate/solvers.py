@@ -50,10 +50,3 @@ CATALOGUE = {
     ),
 }
 SOLVERS = tuple(CATALOGUE)
-DISCRETE = tuple(name for name, solver in CATALOGUE.items() if solver.discrete)
-CONTINUOUS = tuple(name for name, solver in CATALOGUE.items() if solver.continuous)
-
-
-def solver_for(recipe: str, continuous: bool) -> str:
-    """The solver of a recipe: `ddim`, every recipe's default, stands for `heun` where time is continuous."""
-    return "heun" if continuous and recipe == "ddim" else recipe

@@ -10,7 +10,6 @@ from torch import Tensor
 from stepwell.core.errors import Unsupported
 from stepwell.core.tensors import PerExample
 from stepwell.loss_at import ReadyLoss, arguments
-from stepwell.processes.discrete import DiscreteProcess
 from stepwell.processes.scheduler import process_from
 
 
@@ -25,7 +24,6 @@ def loss_at(diffusion: Any) -> ReadyLoss:
             "denoising-diffusion-pytorch, whose forward takes times= and loss_reduction= (2.3.4 does)."
         )
     process = process_from(diffusion)
-    assert isinstance(process, DiscreteProcess)
 
     def losses(x0: Tensor, noise: Tensor, u: PerExample, condition: Any) -> PerExample:
         args, kwargs = arguments(condition)

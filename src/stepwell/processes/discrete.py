@@ -8,12 +8,11 @@ import torch
 from torch import Tensor
 
 from stepwell.core import require
-from stepwell.core.density import Uniform
 from stepwell.core.errors import InvalidParameter
+from stepwell.core.prediction import prediction_name
 from stepwell.core.process import NoiseProcess
 from stepwell.core.tensors import Lookup, PerExample, precise
 from stepwell.processes import schedules
-from stepwell.processes.prediction import MIXES, prediction_name
 
 PREDICTIONS = ("eps", "v", "x0")
 _LEAST_ALPHA = 1e-12
@@ -23,7 +22,8 @@ _LEAST_ALPHA = 1e-12
 class DiscreteProcess(NoiseProcess):
     """x_t = sqrt(abar_t) x0 + sqrt(1 - abar_t) eps for t = floor(u T)."""
 
-    shift = 1.0
+    is_ddpm = True
+    solvers = ("ddim", "ddpm", "heun", "dpm-solver++", "unipc")
 
     def __init__(self, alphas_cumprod: Tensor, prediction: str = "eps") -> None:
         kept = torch.as_tensor(alphas_cumprod).detach().to("cpu", torch.float64)
@@ -31,9 +31,8 @@ class DiscreteProcess(NoiseProcess):
             raise InvalidParameter(f"alphas_cumprod must be a list of values, not shape {tuple(kept.shape)}.")
         if not ((kept >= 0) & (kept < 1)).all() or (kept.diff() >= 0).any():
             raise InvalidParameter("alphas_cumprod must fall strictly and stay in [0, 1).")
-        self.timesteps = self._count = len(kept)
+        self.timesteps = len(kept)
         self.prediction = prediction_name(prediction, PREDICTIONS)
-        self.reference = Uniform()
         self._signal, self._noise = Lookup(kept.sqrt()), Lookup((1 - kept).sqrt())
         log_snr = torch.log(kept) - torch.log1p(-kept)
         self._log_snr = Lookup(log_snr)
@@ -48,23 +47,9 @@ class DiscreteProcess(NoiseProcess):
         """abar [T], in float64."""
         return self._signal.values**2
 
-    def betas(self) -> Tensor:
-        """beta [T], in float64."""
-        return _alpha_beta(self.alphas_cumprod())[1]
-
-    def index(self, u: PerExample) -> PerExample:
-        """t = floor(u T), as int64. In float64, since float32 rounds u T up across the border."""
-        return (u.to(precise(u)) * self._count).long().clamp_(0, self._count - 1)
-
     def scales(self, u: PerExample) -> tuple[PerExample, PerExample]:
         index = self.index(u)
         return self._signal.at(index, u.dtype), self._noise.at(index, u.dtype)
-
-    def target_mix(self, u: PerExample) -> tuple[PerExample, PerExample]:
-        return MIXES[self.prediction](*self.scales(u))
-
-    def input_scale(self, u: PerExample) -> PerExample:
-        return torch.ones_like(u)
 
     def time(self, u: PerExample) -> PerExample:
         return self.index(u)
@@ -73,7 +58,7 @@ class DiscreteProcess(NoiseProcess):
         return self._centre(time).to(torch.get_default_dtype())
 
     def _centre(self, index: Tensor) -> Tensor:
-        return (index.to(precise(index)) + 0.5) / self._count
+        return (index.to(precise(index)) + 0.5) / len(self._signal.values)
 
     def log_snr(self, u: PerExample) -> PerExample:
         return self._log_snr.at(self.index(u), u.dtype)

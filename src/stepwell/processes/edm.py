@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 
 from stepwell.core import require
-from stepwell.core.errors import Unsupported
 from stepwell.core.log_snr import Normal, over_log_snr
 from stepwell.core.tensors import PerExample
 from stepwell.processes.ve import ExplodingProcess, logarithms
@@ -17,6 +16,9 @@ class EdmProcess(ExplodingProcess):
     The network's own target is EDM's F, whose plain squared error is EDM's weighted loss: weighting
     `none` and the reference density ln sigma ~ N(mean, std) together are EDM's objective.
     """
+
+    prediction = "F"
+    has_bound = False
 
     def __init__(
         self,
@@ -51,9 +53,3 @@ class EdmProcess(ExplodingProcess):
 
     def unit_time(self, time: PerExample) -> PerExample:
         return (4 * time - self.start) / self.span
-
-    def bound_coefficient(self, u: PerExample, variance: str) -> PerExample:
-        raise Unsupported(
-            f"the variational bound with variance {variance!r} is a sum over DDPM's discrete chain, "
-            "which EDM does not have: use a weighting of the SNR (min-snr, p2, ...) or none."
-        )

@@ -7,15 +7,16 @@ from torch import Tensor
 
 from stepwell.core import require
 from stepwell.core.density import Density, Shift, Uniform
-from stepwell.core.errors import Unsupported
 from stepwell.core.log_snr import Normal, over_log_snr
+from stepwell.core.prediction import prediction_name
 from stepwell.core.process import NoiseProcess
 from stepwell.core.tensors import PerExample, precise
-from stepwell.processes.prediction import MIXES, prediction_name
 
 PREDICTIONS = ("velocity", "eps", "x0")
 REFERENCES = ("uniform", "logit-normal")
 _LEAST_TIME = 2**-24
+_LARGEST_SIGMA = 80.0
+"""Where generation begins if the network predicts eps, which says nothing about x0 without any signal."""
 
 
 class FlowProcess(NoiseProcess):
@@ -23,6 +24,9 @@ class FlowProcess(NoiseProcess):
 
     With `timesteps`, t takes the T values of diffusers' flow-match schedulers, 1/T to 1 before the shift.
     """
+
+    interpolates = True
+    has_bound = False
 
     def __init__(
         self,
@@ -51,18 +55,11 @@ class FlowProcess(NoiseProcess):
         """Time before the shift; never 0, where the SNR would be infinite."""
         if self.timesteps is None:
             return u.clamp(min=_LEAST_TIME)
-        index = (u.to(precise(u)) * self.timesteps).floor().clamp(0, self.timesteps - 1)
-        return ((index + 1) / self.timesteps).to(u)
+        return ((self.index(u) + 1).to(precise(u)) / self.timesteps).to(u)
 
     def scales(self, u: PerExample) -> tuple[PerExample, PerExample]:
         sigma = self.sigma(u)
         return 1 - sigma, sigma
-
-    def target_mix(self, u: PerExample) -> tuple[PerExample, PerExample]:
-        return MIXES[self.prediction](*self.scales(u))
-
-    def input_scale(self, u: PerExample) -> PerExample:
-        return torch.ones_like(u)
 
     def time(self, u: PerExample) -> PerExample:
         return self.time_scale * self.sigma(u)
@@ -77,11 +74,16 @@ class FlowProcess(NoiseProcess):
     def at_log_snr(self, log_snr: Tensor) -> Tensor:
         return self._at_sigma(torch.sigmoid(-log_snr / 2))
 
-    def bound_coefficient(self, u: PerExample, variance: str) -> PerExample:
-        raise Unsupported(
-            f"the variational bound with variance {variance!r} is a sum over DDPM's discrete chain, "
-            "which a flow does not have: use a weighting of the SNR (min-snr, p2, ...) or none."
-        )
+    def solver_times(self, steps: int) -> Tensor:
+        """Evenly spaced times, which the shift then moves (Esser et al. 2024)."""
+        first = torch.ones(1, dtype=torch.float64)
+        if self.prediction == "eps":
+            first = self.at_log_snr(-2 * torch.tensor([_LARGEST_SIGMA], dtype=torch.float64).log())
+        even = first * torch.arange(steps, 0, -1, dtype=torch.float64) / steps
+        if self.timesteps is None:
+            return even
+        # Timestep k of T has the share k / T of noise; the middle of its bin is never rounded into another.
+        return ((even * self.timesteps + 0.5).floor().clamp(min=1) - 0.5) / self.timesteps
 
     def _at_sigma(self, sigma: Tensor) -> Tensor:
         u = self._warp.inverse(sigma)

@@ -8,18 +8,14 @@ import torch
 from torch import Tensor
 
 from stepwell.core import require
-from stepwell.core.density import Uniform
 from stepwell.core.errors import InvalidParameter
+from stepwell.core.prediction import prediction_name
 from stepwell.core.process import NoiseProcess
 from stepwell.core.tensors import PerExample
-from stepwell.processes.prediction import MIXES, prediction_name
 
 
 class ExplodingProcess(NoiseProcess):
     """ln sigma runs from `start` over `span`, linearly in u; what a network says and is told is a leaf's."""
-
-    timesteps = None
-    shift = 1.0
 
     start: float
     span: float
@@ -74,27 +70,13 @@ class VeProcess(ExplodingProcess):
         self.start, self.span = logarithms(sigma_min, sigma_max)
         self.prediction = prediction_name(prediction, PREDICTIONS)
         self.time_scale = require.positive("time_scale", time_scale)
-        self.reference = Uniform()
 
     def __repr__(self) -> str:
         low, high = self.sigma_ends()
         return f"VeProcess(sigma_min={low:g}, sigma_max={high:g}, prediction={self.prediction!r})"
-
-    def target_mix(self, u: PerExample) -> tuple[PerExample, PerExample]:
-        return MIXES[self.prediction](*self.scales(u))
-
-    def input_scale(self, u: PerExample) -> PerExample:
-        return torch.ones_like(u)
 
     def time(self, u: PerExample) -> PerExample:
         return self.time_scale * (self.start - math.log(2) + self.span * u)
 
     def unit_time(self, time: PerExample) -> PerExample:
         return (time / self.time_scale + math.log(2) - self.start) / self.span
-
-    def bound_coefficient(self, u: PerExample, variance: str) -> PerExample:
-        """g^2 / (2 sigma^2) per thousandth of time, the same everywhere (Song et al. 2021b, Theorem 1).
-
-        That is c_t of a discrete chain as T grows, whichever variance its reverse steps have.
-        """
-        return -self.log_snr_rate(u) / (2 * len(self.grid()))

@@ -6,11 +6,10 @@ import torch
 from torch import Tensor
 
 from stepwell.core import require
-from stepwell.core.density import Uniform
 from stepwell.core.errors import InvalidParameter
+from stepwell.core.prediction import prediction_name
 from stepwell.core.process import NoiseProcess
 from stepwell.core.tensors import PerExample
-from stepwell.processes.prediction import MIXES, prediction_name
 
 PREDICTIONS = ("eps", "v", "x0")
 
@@ -22,9 +21,6 @@ class VpProcess(NoiseProcess):
     A network's score is -eps / noise(u); what it predicts here is eps (or v, or x0). It is told
     time_scale x t.
     """
-
-    timesteps = None
-    shift = 1.0
 
     def __init__(
         self,
@@ -42,7 +38,6 @@ class VpProcess(NoiseProcess):
         self.beta_max, self.cut_off = float(beta_max), float(cut_off)
         self.prediction = prediction_name(prediction, PREDICTIONS)
         self.time_scale = require.positive("time_scale", time_scale)
-        self.reference = Uniform()
 
     def __repr__(self) -> str:
         return (
@@ -67,12 +62,6 @@ class VpProcess(NoiseProcess):
         total = self._total_beta(u)
         return torch.exp(-total / 2), torch.sqrt(-torch.expm1(-total))
 
-    def target_mix(self, u: PerExample) -> tuple[PerExample, PerExample]:
-        return MIXES[self.prediction](*self.scales(u))
-
-    def input_scale(self, u: PerExample) -> PerExample:
-        return torch.ones_like(u)
-
     def time(self, u: PerExample) -> PerExample:
         return self.time_scale * self.diffusion_time(u)
 
@@ -92,10 +81,3 @@ class VpProcess(NoiseProcess):
         # The root of slope t^2 / 2 + beta_min t = total, in the form that does not cancel.
         t = 2 * total / (self.beta_min + torch.sqrt(self.beta_min**2 + 2 * slope * total))
         return (t - self.cut_off) / (1 - self.cut_off)
-
-    def bound_coefficient(self, u: PerExample, variance: str) -> PerExample:
-        """g^2 / (2 noise^2) per thousandth of time (Song et al. 2021b, Theorem 1).
-
-        That is c_t of the discrete chain as T grows, whichever variance its reverse steps have.
-        """
-        return -self.log_snr_rate(u) / (2 * len(self.grid()))

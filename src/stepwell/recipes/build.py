@@ -21,12 +21,10 @@ from stepwell.data.load import load as load_data
 from stepwell.data.source import DataSet, to_pixels
 from stepwell.evaluate.bands import HeldOutLoss
 from stepwell.generate.images import Decode, Request
-from stepwell.generate.solvers import solver_for
 from stepwell.generate.super_resolution import Originals
 from stepwell.models.denoiser import Conditioning, Denoiser
 from stepwell.objective import Objective
 from stepwell.pacer import Pacer
-from stepwell.processes.discrete import DiscreteProcess
 from stepwell.recipes.latents import decoder_of
 from stepwell.recipes.load import check
 from stepwell.recipes.method import resolve
@@ -74,7 +72,7 @@ class Experiment:
         return Request(
             count,
             self.data.train.shape,
-            solver=solver_for(recipe.solver, not isinstance(self.process, DiscreteProcess)),
+            solver=self.process.solver(recipe.solver),
             steps=min(recipe.sample_steps, self.process.timesteps or recipe.sample_steps),
             batch=batch,
             seed=seed,

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 
 from stepwell.catalogue import build as named
 from stepwell.core.probe import DecreaseSpec, GradientSpec, ProbeSpec
-from stepwell.generate.solvers import CATALOGUE, solver_for
+from stepwell.generate.solvers import CATALOGUE
 from stepwell.models.denoiser import Conditioning
-from stepwell.processes.discrete import DiscreteProcess
 from stepwell.recipes.meta_flops import Flops, NetworkCount, Shape, count, network_on_paper, shape_of
 from stepwell.recipes.method import resolve
 from stepwell.recipes.schema import Recipe
@@ -99,8 +98,7 @@ class Cost:
     @property
     def solver(self) -> str:
         """Of generation."""
-        process = named.as_process(self.recipe.process)
-        return solver_for(self.recipe.solver, not isinstance(process, DiscreteProcess))
+        return named.as_process(self.recipe.process).solver(self.recipe.solver)
 
     @property
     def sampling(self) -> Flops:

@@ -8,17 +8,14 @@ import typing
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stepwell.catalogue.find import canonical, split_pair
 from stepwell.core.errors import StepwellError, unknown
-from stepwell.generate.solvers import CONTINUOUS, DISCRETE, SOLVERS, solver_for
+from stepwell.generate.solvers import SOLVERS
 from stepwell.models.entries import MODELS
 from stepwell.recipes.method import resolve, workload_files
 from stepwell.recipes.schema import Recipe
-
-if TYPE_CHECKING:
-    from stepwell.core.process import NoiseProcess
 
 TRACKERS = {
     "tensorboard": "tensorboard",
@@ -222,7 +219,8 @@ def _names(recipe: Recipe) -> list[str]:
     found, process = [], None
     try:
         process = build.as_process(recipe.process)
-        found += _solver(recipe, process)
+        if recipe.solver in SOLVERS:
+            process.solver(recipe.solver)
     except StepwellError as error:
         found.append(str(error))
     try:
@@ -234,20 +232,6 @@ def _names(recipe: Recipe) -> list[str]:
     except StepwellError as error:
         found.append(str(error))
     return found
-
-
-def _solver(recipe: Recipe, process: NoiseProcess) -> list[str]:
-    from stepwell.processes.discrete import DiscreteProcess
-
-    discrete = isinstance(process, DiscreteProcess)
-    serving = DISCRETE if discrete else CONTINUOUS
-    if recipe.solver not in SOLVERS or solver_for(recipe.solver, not discrete) in serving:
-        return []
-    time = "discrete" if discrete else "continuous"
-    return [
-        f"solver={recipe.solver} cannot generate from process={recipe.process}, whose time is {time}: "
-        f"take {', '.join(serving)}"
-    ]
 
 
 def _data(recipe: Recipe) -> list[str]:

@@ -14,7 +14,6 @@ from stepwell.evaluate.distances import Moments, frechet_distance, kernel_distan
 from stepwell.evaluate.extractors import Extractor, extractor
 from stepwell.generate.images import Request, generate
 from stepwell.generate.super_resolution import Originals
-from stepwell.processes.discrete import DiscreteProcess
 from stepwell.recipes.build import Experiment, evaluation_of
 from stepwell.recipes.latents import psnr
 
@@ -39,7 +38,7 @@ def score(made: Experiment, effort: Effort) -> dict[str, Any]:
     """Every number that has a meaning for this process and these data."""
     device = next(made.denoiser.parameters()).device
     found = evaluation_of(made, device)(made.denoiser)
-    if made.data.latents is None and isinstance(made.process, DiscreteProcess):
+    if made.data.latents is None and made.process.is_ddpm:
         found["bits_per_dimension"] = _bits(made, effort, device)
     if effort.generated:
         found |= _of_images(made, effort)
