@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.catalogue.entry import Entry
-from stepwell.catalogue.find import split_pair
+from stepwell.catalogue.spec import split_pair
 
 ROOT = Path(__file__).parents[2]
 RUNS = Path("benchmarks/records/runs")

@@ -50,7 +50,7 @@ def test_measuring_does_not_change_training(made: Experiment) -> None:
 
 def test_targets_weigh_the_same_losses(made: Experiment) -> None:
     plain, bound = rows(fresh(made), made, "none"), rows(fresh(made), made, "vlb")
-    weight = build.weighting_of("vlb")(made.process, Measured("vlb", TIMES).grid(made.process))
+    weight = build.weighting("vlb")(made.process, Measured("vlb", TIMES).grid(made.process))
     torch.testing.assert_close(bound, plain * weight.double(), rtol=1e-3, atol=1e-7)
 
 

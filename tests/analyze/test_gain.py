@@ -13,7 +13,6 @@ from torch import Tensor
 import stepwell
 from stepwell.analyze.estimates import Effort, Estimate, jackknife, t_quantile
 from stepwell.analyze.gain import Gain, gain_of
-from stepwell.catalogue.build import weighting_of
 from stepwell.core.errors import InvalidParameter, NonFiniteLoss
 from stepwell.core.tick import Tick
 from stepwell.objective import Objective
@@ -34,7 +33,7 @@ def examples(tick: Tick) -> tuple[Tensor, None]:
 
 def setup(loss_at: Callable[..., Tensor], weight: Tensor, weighting: str = "none") -> ProbeSetup:
     optimizer = torch.optim.Adam([weight])
-    return ProbeSetup(PROCESS, stepwell.weighting(weighting), loss_at, optimizer, None, weighting_of)
+    return ProbeSetup(PROCESS, stepwell.weighting(weighting), loss_at, optimizer, None, stepwell.weighting)
 
 
 def planted(spread: Tensor, means: Tensor, batch: int = 64, rounds: int = 5) -> Gain:

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 import stepwell
 from stepwell.analyze.estimates import Effort
 from stepwell.analyze.interdependence import Alignments, Continuation, Part, Transfer, alignments_of, transfer
-from stepwell.catalogue.build import weighting_of
 from stepwell.core.errors import InvalidParameter, NonFiniteLoss
 from stepwell.core.tick import Tick
 from stepwell.data.batches import Batch
@@ -92,7 +91,7 @@ def aligned(network: nn.Module, scales: Tensor, effort: Effort, optimizer: Any =
         return torch.randn(size, generator=tick.generator("data")) * scales, None
 
     optimizer = optimizer or torch.optim.SGD(network.parameters(), lr=0.1)
-    view = ProbeSetup(PROCESS, stepwell.weighting("none"), loss_at, optimizer, network, weighting_of)
+    view = ProbeSetup(PROCESS, stepwell.weighting("none"), loss_at, optimizer, network, stepwell.weighting)
     return alignments_of(view, examples, effort, "adam")
 
 

@@ -18,7 +18,6 @@ from torch import Tensor
 import stepwell
 from stepwell.analyze.estimates import Effort, Estimate
 from stepwell.analyze.variance import Variance, objectives, variance_of
-from stepwell.catalogue.build import weighting_of
 from stepwell.core.errors import UnknownName
 from stepwell.core.tick import Tick
 from stepwell.objective import Objective
@@ -62,7 +61,7 @@ def measured(
 
     optimizer = optimizer or torch.optim.Adam([weight])
     # Its own weighting must not matter: both objectives are measured, whatever is trained.
-    view = ProbeSetup(PROCESS, stepwell.weighting("min-snr"), loss_at, optimizer, None, weighting_of)
+    view = ProbeSetup(PROCESS, stepwell.weighting("min-snr"), loss_at, optimizer, None, stepwell.weighting)
     return variance_of(view, examples, effort, metric)
 
 

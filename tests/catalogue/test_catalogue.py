@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from importlib.metadata import EntryPoint, EntryPoints
 
 import pytest
 import torch
 
 import stepwell
+from stepwell.catalogue import build
 from stepwell.catalogue import find as finding
 from stepwell.catalogue.entry import Entry
 from stepwell.catalogue.find import ENTRIES, SHAPING
+from stepwell.catalogue.spec import Spec
 from stepwell.core.errors import InvalidParameter, UnknownName, Unsupported
 from stepwell.core.process import NoiseProcess
 from stepwell.core.sampler import TimestepSampler
@@ -152,12 +155,57 @@ def test_every_sampler_takes_the_shaping_keywords() -> None:
     assert repr(built) == wanted
 
 
-def test_a_process_is_taken_as_people_write_it() -> None:
-    from stepwell.catalogue.build import as_process
-
-    written = as_process("linear:timesteps=100,prediction=v")
+def test_names_are_taken_with_their_parameters() -> None:
+    written = stepwell.process("linear:timesteps=100,prediction=v")
     built = stepwell.process("linear", timesteps=100, prediction="v")
     u = torch.linspace(0.05, 0.95, 7)
     assert written.timesteps == 100
     assert all(map(torch.equal, written.target_mix(u), built.target_mix(u)))
-    assert stepwell.Pacer("uniform", "flow:shift=3").process.shift == 3
+    assert stepwell.weighting("min_snr:snr_gamma=3") == stepwell.weighting("min-snr", gamma=3)
+    neyman = stepwell.sampler("neyman:strata=8", "linear:timesteps=100", images=4)
+    assert neyman.probe == stepwell.sampler("neyman", written, strata=8, images=4).probe
+    ranged = stepwell.sampler("uniform:within=(0.2,0.4),stratified=true", "linear")
+    assert repr(ranged) == "stratified(within[0.2, 0.4](uniform))"
+
+
+def test_the_pacer_takes_names_with_their_parameters() -> None:
+    pacer = stepwell.Pacer("loss-ema:bins=8", "flow:shift=3", "min-snr:gamma=3")
+    assert pacer.process.shift == 3
+    assert pacer.weighting == stepwell.weighting("min-snr", gamma=3)
+    assert repr(pacer.sampler) == repr(stepwell.sampler("loss-ema", pacer.process, bins=8))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "linear",
+        "linear:timesteps=100,prediction=v",
+        "cosine:zero_terminal_snr=true,offset=1e-05",
+        "flow:timesteps=none,reference='5'",
+    ],
+)
+def test_a_spec_is_written_as_it_is_read(text: str) -> None:
+    spec = Spec.parse("process", text)
+    assert str(spec) == text
+    assert Spec.parse("process", str(spec)) == spec
+    assert len({spec, Spec.parse("process", str(spec))}) == 1
+
+
+def test_a_spec_knows_the_name_of_the_catalogue_and_builds() -> None:
+    spec = Spec.parse("sampler", "InfoNoise:bins=8,within=(0.1, 0.9)")
+    assert (spec.name, dict(spec.parameters)) == ("info-noise", {"bins": 8, "within": (0.1, 0.9)})
+    assert repr(build.sampler(spec, Spec.parse("process", "flow"))).startswith("within[0.1, 0.9](info-noise(")
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "said"),
+    [
+        (lambda: Spec.parse("sampler", "uniform:floor"), InvalidParameter, "'floor' is not of the form"),
+        (lambda: Spec.parse("weighting", "min-srn:gamma=3"), UnknownName, "Did you mean 'min-snr'?"),
+        (lambda: stepwell.weighting("min-snr:gamma=3", gamma=5), InvalidParameter, "got 'gamma' twice."),
+        (lambda: build.weighting(Spec.parse("sampler", "speed")), InvalidParameter, "is a sampler, not a"),
+    ],
+)
+def test_bad_specs_say_what_is_wrong(call: Callable[[], object], error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        call()

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 import stepwell
-from stepwell.catalogue.build import weighting_of
 from stepwell.core.ranks import Alone, WorkerGroup
 from stepwell.core.tick import Tick
 from stepwell.models.denoiser import Condition
@@ -78,11 +77,11 @@ class Seen:
         self._objective = Objective(self.process)
         self._setup = ProbeSetup(
             self.process,
-            weighting_of(self.weighting),
+            stepwell.weighting(self.weighting),
             self._loss_at,
             self.optimizer,
             self.network if self.known else None,
-            weighting_of,
+            stepwell.weighting,
         )
 
     def _loss_at(self, x0: Tensor, noise: Tensor, u: Tensor, condition: Any) -> Tensor:

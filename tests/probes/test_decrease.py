@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 
 import stepwell
-from stepwell.catalogue.build import weighting_of
 from stepwell.core.feedback import DecreaseSignal, Feedback
 from stepwell.core.probe import DecreaseSpec
 from stepwell.core.sampler import Metrics
@@ -247,7 +246,7 @@ def test_the_decrease_of_the_bound_is_that_of_the_kl_in_bits(variance: str, time
     seen = Seen(network(width=64))
     process = seen.process
     if times[0] == 0:
-        first = weighting_of(target)(process, torch.tensor([0.0005]))
+        first = stepwell.weighting(target)(process, torch.tensor([0.0005]))
         assert float(first[0]) == pytest.approx(0.916987, abs=5e-7)
     before = torch.cat([torch.ones(1, dtype=torch.float64), process.alphas_cumprod()[:-1]])
     posterior = process.betas() * (1 - before) / (1 - process.alphas_cumprod())

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import stepwell
-from stepwell.catalogue.build import weighting_of
 from stepwell.core.condition import select
 from stepwell.core.errors import Unsupported
 from stepwell.core.feedback import GradientSignal
@@ -40,7 +39,7 @@ def measured(seen: Seen, spec: GradientSpec = SPEC, count: int = 8, tick: Tick =
 def by_hand(seen: Seen, call: Call, weighting: str) -> list[Tensor | None]:
     """The gradient of the mean weighted loss on what one call was asked."""
     plain = Objective(seen.process)(seen.network, call.x0, call.noise, call.u, call.condition).plain
-    loss = (plain * weighting_of(weighting)(seen.process, call.u)).mean()
+    loss = (plain * stepwell.weighting(weighting)(seen.process, call.u)).mean()
     trained = [parameter for parameter in seen.network.parameters() if parameter.requires_grad]
     return list(torch.autograd.grad(loss, trained, allow_unused=True))
 
@@ -321,7 +320,7 @@ class Run:
     def __init__(self, name: str, batch: int, **parameters: Any) -> None:
         self.network, self.batch = network(dropout=0.3), batch
         self.optimizer = torch.optim.Adam(self.network.parameters(), lr=1e-2)
-        self.objective = Objective(LINEAR, weighting_of("min-snr"))
+        self.objective = Objective(LINEAR, stepwell.weighting("min-snr"))
         self.broken = 0.0
         self.pacer = stepwell.Pacer(
             stepwell.sampler(name, LINEAR, strata=3, images=4, **parameters),

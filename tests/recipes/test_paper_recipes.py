@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from stepwell.catalogue import build as named
-from stepwell.catalogue.find import split_spec
+from stepwell.catalogue.spec import split_spec
 from stepwell.compare.study import load_study
 from stepwell.compare.trials import final_trials, require_sound
 from stepwell.core.probe import DecreaseSpec

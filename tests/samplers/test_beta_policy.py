@@ -17,7 +17,6 @@ from torch import Tensor
 
 import stepwell
 from stepwell.bound import step_kl
-from stepwell.catalogue.build import weighting_of
 from stepwell.core.density import Uniform, edges
 from stepwell.core.errors import InvalidParameter, StateMismatch, UnknownName, Unsupported
 from stepwell.core.feedback import DecreaseSignal, Feedback, GradientSignal
@@ -107,7 +106,7 @@ def test_as_published_follows_the_official_code() -> None:
     assert spec.grid == pytest.approx((torch.arange(1000) + 0.5).div(1000).tolist())
     assert spec.fresh_noise
     assert spec.train_mode
-    weight = weighting_of(str(spec.target))(LINEAR, LINEAR.grid())
+    weight = stepwell.weighting(str(spec.target))(LINEAR, LINEAR.grid())
     plain = stepwell.weighting("vlb", cap=None)(LINEAR, LINEAR.grid())
     assert float(weight[0]) == pytest.approx(0.916987, rel=1e-5)
     assert torch.equal(weight[1:], plain[1:])

@@ -56,7 +56,7 @@ class Measured:
 def require_target(process: NoiseProcess, target: str) -> None:
     """An error if a process does not have the losses of a target."""
     try:
-        build.weighting_of(target)(process, process.grid()[:1])
+        build.weighting(target)(process, process.grid()[:1])
     except Unsupported as error:
         raise Unsupported(f"{error} Measure another target: --target simple, say.") from None
 
@@ -118,7 +118,7 @@ def _views(training: Training, source: ExampleSource, batch: int) -> Callable[[i
         loss_at,
         training.optimizer,
         network,
-        build.weighting_of,
+        build.weighting,
     )
 
     @lru_cache(maxsize=1)

@@ -106,7 +106,7 @@ def watch(
         return training.objective(network, x0, noise, u, condition).plain
 
     process, own = training.objective.process, training.objective.weighting
-    setup = ProbeSetup(process, weighting or own, loss_at, training.optimizer, network, build.weighting_of)
+    setup = ProbeSetup(process, weighting or own, loss_at, training.optimizer, network, build.weighting)
     return setup, lambda tick: training.encode(batches.at(tick))
 
 

@@ -1,21 +1,21 @@
-"""From names to objects: `stepwell.process`, `stepwell.sampler`, `stepwell.weighting`."""
+"""From names to objects: `stepwell.process`, `stepwell.sampler` and `stepwell.weighting`."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from stepwell.catalogue.entry import Entry
-from stepwell.catalogue.find import SHAPING, find, split_spec
+from stepwell.catalogue.entry import Entry, Kind
+from stepwell.catalogue.find import SHAPING
+from stepwell.catalogue.spec import Spec
 from stepwell.core import require
-from stepwell.core.density import Uniform
 from stepwell.core.errors import InvalidParameter, Unsupported, unknown
 from stepwell.core.process import NoiseProcess
 from stepwell.core.sampler import TimestepSampler
 from stepwell.processes.scheduler import process_from
-from stepwell.samplers.combinators import mix, stratified, unbiased, warm_up
-from stepwell.samplers.static import Static
+from stepwell.samplers.combinators import mix_uniform, stratified, unbiased, warm_up
 from stepwell.samplers.warped import shift, within
 from stepwell.weightings import Weighting
 
@@ -23,74 +23,70 @@ _SHAPING = tuple(parameter.name for parameter in SHAPING)
 _SHAPING_SPELLINGS = {"discrete_flow_shift": "shift"}
 
 
-def process(name: str, **parameters: Any) -> NoiseProcess:
-    """The noise process of a name that `stepwell ls` prints."""
-    entry = find("process", name)
-    built: NoiseProcess = _call(entry, {}, _translated(entry, parameters, {}))
+def process(name: str | Spec, **parameters: Any) -> NoiseProcess:
+    """The noise process of a name that `stepwell ls` prints, or of NAME:key=value,..."""
+    spec = _spec("process", name, parameters)
+    built: NoiseProcess = _call(spec.entry, spec.parameters)
     return built
 
 
-def weighting(name: str, **parameters: Any) -> Weighting:
-    """The loss weighting of a name that `stepwell ls` prints."""
-    entry = find("weighting", name)
-    built: Weighting = _call(entry, {}, _translated(entry, parameters, {}))
+def weighting(name: str | Spec, **parameters: Any) -> Weighting:
+    """The loss weighting of a name that `stepwell ls` prints, or of NAME:key=value,..."""
+    spec = _spec("weighting", name, parameters)
+    built: Weighting = _call(spec.entry, spec.parameters)
     return built
 
 
-def weighting_of(spec: str) -> Weighting:
-    """The weighting of NAME or NAME:key=value,..."""
-    name, given = split_spec(spec)
-    return weighting(name, **given)
-
-
-def sampler(name: str, process: NoiseProcess | str | Any, **parameters: Any) -> TimestepSampler:
-    """The timestep sampler of a name that `stepwell ls` prints, for a process, its name or a scheduler.
+def sampler(name: str | Spec, process: NoiseProcess | str | Spec | Any, **parameters: Any) -> TimestepSampler:
+    """The sampler of a name that `stepwell ls` prints, or of NAME:key=value,..., for a process or scheduler.
 
     Beside its own parameters every sampler takes those of `stepwell.catalogue.find.SHAPING`.
     """
-    entry = find("sampler", name)
-    over = as_process(process)
-    given = _translated(entry, parameters, _SHAPING_SPELLINGS)
-    own = {parameter.name for parameter in entry.parameters}
-    shaping = {key: given.pop(key) for key in _SHAPING if key in given and key not in own}
-    built = _shaped(_call(entry, {"process": over}, given), over, entry, shaping)
+    spec, over = _spec("sampler", name, parameters), as_process(process)
+    own = {parameter.name for parameter in spec.entry.parameters}
+    shaping = {key: spec.parameters[key] for key in _SHAPING if key in spec.parameters and key not in own}
+    rest = {key: value for key, value in spec.parameters.items() if key not in shaping}
+    built = _shaped(_call(spec.entry, rest, process=over), over, spec.entry, shaping)
     if built.probe is not None and built.probe.target is not None:
-        # Samplers know no weightings: a name that there is not would be noticed at the first measurement.
-        weighting_of(built.probe.target)
+        # Samplers know no weightings: an unknown target would only be noticed at the first measurement.
+        weighting(built.probe.target)
     return built
 
 
-def as_process(given: NoiseProcess | str | Any) -> NoiseProcess:
-    """A process from itself, its name, `name:key=value,...` or a scheduler object."""
-    if not isinstance(given, str):
-        return process_from(given)
-    name, parameters = split_spec(given)
-    return process(name, **parameters)
+def as_process(given: NoiseProcess | str | Spec | Any) -> NoiseProcess:
+    """A process from itself, its name, NAME:key=value,... or a scheduler object."""
+    return process(given) if isinstance(given, (str, Spec)) else process_from(given)
 
 
-def _translated(entry: Entry, given: Mapping[str, Any], more: Mapping[str, str]) -> dict[str, Any]:
-    """Parameters under our names; the same one twice is an error."""
-    result: dict[str, Any] = {}
-    for key, value in given.items():
-        ours = entry.spellings.get(key, more.get(key, key))
-        if ours in result:
-            raise InvalidParameter(f"{entry.name} got {ours!r} twice: {key!r} is another spelling of it.")
-        result[ours] = value
-    return result
+def _spec(kind: Kind, name: str | Spec, more: Mapping[str, Any]) -> Spec:
+    """The spec of a name and keywords, its parameters under our names; the same one twice is an error."""
+    spec = name if isinstance(name, Spec) else Spec.parse(kind, name)
+    if spec.kind != kind:
+        raise InvalidParameter(f"{spec} is a {spec.kind}, not a {kind}.")
+    spellings = {**(_SHAPING_SPELLINGS if kind == "sampler" else {}), **spec.entry.spellings}
+    parameters: dict[str, Any] = {}
+    for key, value in (*spec.parameters.items(), *more.items()):
+        ours = spellings.get(key, key)
+        if ours in parameters:
+            also = "" if ours == key else f": {key!r} is another spelling of it"
+            raise InvalidParameter(f"{spec.name} got {ours!r} twice{also}.")
+        parameters[ours] = value
+    return replace(spec, parameters=parameters)
 
 
-def _call(entry: Entry, leading: Mapping[str, Any], given: Mapping[str, Any]) -> Any:
+def _call(entry: Entry, parameters: Mapping[str, Any], **leading: Any) -> Any:
+    """What the entry's factory makes of checked parameters."""
     factory = entry.factory()
-    signature = inspect.signature(factory)
-    accepted = [key for key in signature.parameters if key not in entry.fixed and key not in leading]
-    shaping = _SHAPING if entry.kind == "sampler" else ()
-    for key in given:
+    signature = inspect.signature(factory).parameters
+    accepted = [key for key in signature if key not in entry.fixed and key not in leading]
+    for key in parameters:
         if key not in accepted:
-            raise InvalidParameter(str(unknown(f"parameter of {entry.name}", key, {*accepted, *shaping})))
+            known = {*accepted, *(_SHAPING if entry.kind == "sampler" else ())}
+            raise InvalidParameter(str(unknown(f"parameter of {entry.name}", key, known)))
     for key in accepted:
-        if signature.parameters[key].default is inspect.Parameter.empty and key not in given:
+        if signature[key].default is inspect.Parameter.empty and key not in parameters:
             raise InvalidParameter(f"{entry.name} needs {key}: write {entry.name} with {key}=...")
-    return factory(**leading, **entry.fixed, **given)
+    return factory(**leading, **entry.fixed, **parameters)
 
 
 def _shaped(
@@ -101,7 +97,7 @@ def _shaped(
     if shaping.get("shift") is not None:
         result = shift(result, shaping["shift"], process)
     if shaping.get("floor") is not None:
-        result = mix(result, Static(Uniform(), "uniform"), require.between("floor", shaping["floor"], 0, 1))
+        result = mix_uniform(result, shaping["floor"], "floor")
     if shaping.get("warm_up_steps") is not None:
         result = warm_up(result, shaping["warm_up_steps"])
     limits = _limits(process, shaping)

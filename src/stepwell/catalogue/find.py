@@ -1,11 +1,9 @@
-"""The catalogue itself. `tests/test_catalogue.py` compares every line with its factory's signature."""
+"""The catalogue: its entries, those that installed packages add, and the way from a name to an entry."""
 
 from __future__ import annotations
 
-import ast
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
 
 from stepwell.catalogue.entry import KINDS, Entry, Kind, Parameter
 from stepwell.catalogue.processes import PROCESSES as PROCESSES
@@ -17,7 +15,7 @@ ENTRIES = PROCESSES + SAMPLERS + WEIGHTINGS
 
 SHAPING = (
     Parameter("shift", None, "towards noise for s > 1: u -> s u / (1 + (s - 1) u)"),
-    Parameter("floor", None, "share of uniform draws mixed in"),
+    Parameter("floor", None, "share of draws that are uniform"),
     Parameter("warm_up_steps", None, "uniform for this many optimizer steps"),
     Parameter("within", None, "(low, high): the whole density inside this range of unit time"),
     Parameter("min_timestep", None, "the same range in timesteps, lower end"),
@@ -27,11 +25,9 @@ SHAPING = (
 )
 """Keywords that every sampler takes: each is a combinator, applied in this order."""
 
-AMBIGUOUS = {
-    "log-normal": "Kim et al.'s log-normal over timesteps is 'logit-normal'; EDM's is 'log-normal-sigma'",
-}
-"""Names that two papers use for different things."""
-AMBIGUOUS["lognormal"] = AMBIGUOUS["lognorm"] = AMBIGUOUS["log-normal"]
+_TWO_MEANINGS = "Kim et al.'s log-normal over timesteps is 'logit-normal'; EDM's is 'log-normal-sigma'"
+AMBIGUOUS = dict.fromkeys(("log-normal", "lognormal", "lognorm"), _TWO_MEANINGS)
+"""Names that two papers use for different samplers."""
 
 
 def canonical(name: str) -> str:
@@ -46,14 +42,14 @@ def all_entries() -> dict[tuple[Kind, str], Entry]:
     A package registers with an entry point in the group stepwell.process, .sampler or .weighting. It
     cannot replace one of our names: results must mean the same on every machine.
     """
-    found = {(entry.kind, entry.name): entry for entry in ENTRIES}
+    entries = {(entry.kind, entry.name): entry for entry in ENTRIES}
     for kind in KINDS:
         for point in entry_points(group=f"stepwell.{kind}"):
-            found.setdefault((kind, canonical(point.name)), _foreign(kind, point))
-    return found
+            entries.setdefault((kind, canonical(point.name)), _registered(kind, point))
+    return entries
 
 
-def _foreign(kind: Kind, point: EntryPoint) -> Entry:
+def _registered(kind: Kind, point: EntryPoint) -> Entry:
     package = point.dist.name if point.dist else "an installed package"
     return Entry(kind, canonical(point.name), point.value, f"registered by {package}", package)
 
@@ -63,21 +59,22 @@ def names(kind: Kind) -> list[str]:
     return [name for of_kind, name in all_entries() if of_kind == kind]
 
 
+def kinds(name: str) -> list[Kind]:
+    """The kinds that have an entry of this name or alias: speed is a sampler and a weighting."""
+    return [kind for kind in KINDS if _lookup(kind, name) is not None]
+
+
 def find(kind: Kind, name: str) -> Entry:
-    """The entry of a name or alias, or an error that says what there is."""
+    """The entry of a name or alias, or an error that lists what there is."""
     if not isinstance(name, str):
         raise InvalidParameter(f"a {kind} is named by a string such as {names(kind)[0]!r}, not {name!r}.")
-    wanted = canonical(name)
-    entries = all_entries()
-    if (kind, wanted) in entries:
-        return entries[kind, wanted]
-    for entry in entries.values():
-        if entry.kind == kind and wanted in entry.aliases:
-            return entry
-    if kind == "sampler" and wanted in AMBIGUOUS:
-        raise UnknownName(f"{name!r} means two things: {AMBIGUOUS[wanted]}.")
+    entry = _lookup(kind, name)
+    if entry is not None:
+        return entry
+    if kind == "sampler" and canonical(name) in AMBIGUOUS:
+        raise UnknownName(f"{name!r} means two things: {AMBIGUOUS[canonical(name)]}.")
     for other in KINDS:
-        if (other, wanted) in entries:
+        if (other, canonical(name)) in all_entries():
             raise UnknownName(
                 f"{name!r} is a {other}, not a {kind}: use stepwell.{other}({name!r}). "
                 f"Known as a {kind}: {', '.join(names(kind))}."
@@ -85,27 +82,7 @@ def find(kind: Kind, name: str) -> Entry:
     raise unknown(kind, name, names(kind))
 
 
-def split_spec(spec: str) -> tuple[str, dict[str, Any]]:
-    """`name:key=value,key=value` as a name and its parameters."""
-    name, _, rest = spec.partition(":")
-    pairs = [item for item in rest.split(",") if item] if rest else []
-    return name, dict(split_pair(pair) for pair in pairs)
-
-
-def split_pair(pair: str) -> tuple[str, Any]:
-    """`key=value` with a Python literal as value, or else a string."""
-    key, equals, value = pair.partition("=")
-    if not equals or not key:
-        raise InvalidParameter(f"{pair!r} is not of the form key=value.")
-    return key, literal(value)
-
-
-def literal(text: str) -> Any:
-    """A number, true, false, none, a tuple or list of these; anything else is the text itself."""
-    named = {"true": True, "false": False, "none": None}
-    if text.lower() in named:
-        return named[text.lower()]
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
+def _lookup(kind: Kind, name: str) -> Entry | None:
+    wanted, entries = canonical(name), all_entries()
+    aliased = (entry for entry in entries.values() if entry.kind == kind and wanted in entry.aliases)
+    return entries.get((kind, wanted)) or next(aliased, None)

@@ -9,7 +9,8 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepwell.catalogue.find import AMBIGUOUS, all_entries, canonical, find, split_pair, split_spec
+from stepwell.catalogue.find import AMBIGUOUS, all_entries, canonical, find
+from stepwell.catalogue.spec import split_pair, split_spec
 from stepwell.cli import chart
 from stepwell.core.errors import InvalidParameter, UnknownName
 from stepwell.recipes.method import method_files, workload_files

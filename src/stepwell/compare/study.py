@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from stepwell.catalogue.find import canonical, literal, names, split_pair
+from stepwell.catalogue.find import canonical, names
+from stepwell.catalogue.spec import literal, split_pair
 from stepwell.core.errors import StepwellError, unknown
 from stepwell.recipes.load import BadRecipe
 from stepwell.recipes.method import study_files, workload_files

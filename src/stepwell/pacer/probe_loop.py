@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from stepwell.catalogue.build import weighting_of
+from stepwell.catalogue import build
 from stepwell.core.errors import InvalidParameter, Unsupported
 from stepwell.core.feedback import Signal
 from stepwell.core.probe import ProbeSpec
@@ -134,7 +134,7 @@ class Measuring:
             )
         require_agreement(process, loss_at)
         self._loss, self._given = WatchedLoss(loss_at, known, process), optimizer
-        self._setup = ProbeSetup(process, weighting, self._loss, optimizer, known, weighting_of)
+        self._setup = ProbeSetup(process, weighting, self._loss, optimizer, known, build.weighting)
         # A target that this process does not have is refused now, not at the first measurement.
         self._setup.weight(self.sampler.probe.target)
 

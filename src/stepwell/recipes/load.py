@@ -10,7 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from stepwell.catalogue.find import canonical, split_pair
+from stepwell.catalogue.find import canonical
+from stepwell.catalogue.spec import split_pair
 from stepwell.core.errors import StepwellError, unknown
 from stepwell.generate.solvers import SOLVERS
 from stepwell.models.entries import MODELS

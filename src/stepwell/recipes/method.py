@@ -8,7 +8,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from stepwell.catalogue.find import all_entries, canonical, find, names, split_spec
+from stepwell.catalogue.find import all_entries, canonical, find, names
+from stepwell.catalogue.spec import split_spec
 from stepwell.core.errors import UnknownName, unknown
 
 _HERE = Path(__file__).parent

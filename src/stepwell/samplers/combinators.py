@@ -70,6 +70,18 @@ def mix(sampler: TimestepSampler, other: TimestepSampler, share: float) -> Times
     return Mix(uncorrected(sampler, "mix"), uncorrected(other, "mix"), require.between("share", share, 0, 1))
 
 
+def mix_uniform(sampler: TimestepSampler, share: float, parameter: str) -> TimestepSampler:
+    """Draw a `share` of the examples uniformly; `parameter` is what users call the share."""
+    return mix(sampler, Static(Uniform(), "uniform"), require.between(parameter, share, 0, 1))
+
+
+def mix_reference(
+    sampler: TimestepSampler, reference: Density, share: float, parameter: str
+) -> TimestepSampler:
+    """Draw a `share` of the examples from the objective's own density: no correction is above 1 / share."""
+    return mix(sampler, Static(reference, "reference"), require.between(parameter, share, 0, 1))
+
+
 class Mix(Wrapped):
     """One uniform does both jobs, so that stratified draws stay stratified in each part."""
 

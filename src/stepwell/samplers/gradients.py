@@ -16,8 +16,8 @@ from stepwell.core.feedback import Feedback, GradientSignal
 from stepwell.core.probe import GradientSpec
 from stepwell.core.process import NoiseProcess
 from stepwell.core.sampler import Metrics, State, TimestepSampler, require_kind
-from stepwell.samplers.combinators import mix
-from stepwell.samplers.static import OneDensity, Static, fingerprint
+from stepwell.samplers.combinators import mix_reference
+from stepwell.samplers.static import OneDensity, fingerprint
 
 
 class Tilted(Density):
@@ -45,11 +45,6 @@ def strata_spec(
     inner = process.reference.quantile(edges(strata)[1:-1])
     borders = (0.0, *inner.tolist(), 1.0)
     return GradientSpec(every_steps, target, borders, images, preconditioned=metric == "adam")
-
-
-def floored(sampler: TimestepSampler, reference: Density, floor: float) -> TimestepSampler:
-    """A share of the reference's own draws: no stratum is lost, and no correction is above 1 / floor."""
-    return mix(sampler, Static(reference, "reference"), require.between("floor", floor, 0, 1))
 
 
 class Strata(OneDensity):
@@ -145,9 +140,8 @@ def neyman(
 ) -> TimestepSampler:
     """p in proportion to the standard deviation of the weighted gradient (Neyman 1934): least noise."""
     spec = replace(strata_spec(process, strata, every_steps, images, None, metric), difference_only=True)
-    return floored(
-        GradientSpread("neyman", process.reference, spec, decay, power=0.5), process.reference, floor
-    )
+    sampler = GradientSpread("neyman", process.reference, spec, decay, power=0.5)
+    return mix_reference(sampler, process.reference, floor, "floor")
 
 
 def gradient_variance(
@@ -162,7 +156,7 @@ def gradient_variance(
     """p in proportion to the variance of the gradient, without correction (Kim et al. 2025, Tab. 4)."""
     spec = replace(strata_spec(process, strata, every_steps, images, None, metric), difference_only=True)
     sampler = GradientSpread("gradient-variance", process.reference, spec, decay, power=1.0)
-    return floored(sampler, process.reference, floor)
+    return mix_reference(sampler, process.reference, floor, "floor")
 
 
 class GradientSpread(Strata):
@@ -219,7 +213,8 @@ def alignment(
 ) -> TimestepSampler:
     """p in proportion to the first-order decrease of the target from an update on each stratum."""
     spec = strata_spec(process, strata, every_steps, images, target, metric)
-    return floored(Alignment("alignment", process.reference, spec, decay), process.reference, floor)
+    sampler = Alignment("alignment", process.reference, spec, decay)
+    return mix_reference(sampler, process.reference, floor, "floor")
 
 
 class Alignment(Strata):

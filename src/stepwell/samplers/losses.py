@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from stepwell.core import require
-from stepwell.core.density import Density, Table, Uniform, edges, not_below
+from stepwell.core.density import Density, Table, edges, not_below
 from stepwell.core.feedback import Feedback, valid_losses
 from stepwell.core.process import NoiseProcess
 from stepwell.core.sampler import Metrics, State, TimestepSampler, require_kind
 from stepwell.core.tensors import PerExample
-from stepwell.samplers.combinators import mix
-from stepwell.samplers.static import OneDensity, Static, fingerprint
+from stepwell.samplers.combinators import mix_reference, mix_uniform
+from stepwell.samplers.static import OneDensity, fingerprint
 
 
 def loss_ema(
@@ -26,7 +26,7 @@ def loss_ema(
     """
     borders = log_snr_bins(process, bins)
     sampler = LossEma("loss-ema", borders, process.reference.masses(borders), decay, _weighted)
-    return mix(sampler, Static(Uniform(), "uniform"), uniform_share)
+    return mix_uniform(sampler, uniform_share, "uniform_share")
 
 
 def loss_root(
@@ -38,7 +38,7 @@ def loss_root(
     """
     borders = log_snr_bins(process, bins)
     sampler = LossEma("loss-root", borders, process.reference.masses(borders), decay, _output_gradient, 0.5)
-    return mix(sampler, Static(process.reference, "reference"), uniform_share)
+    return mix_reference(sampler, process.reference, uniform_share, "uniform_share")
 
 
 def _weighted(feedback: Feedback) -> Tensor:
@@ -181,7 +181,7 @@ def loss_second_moment(
     count = require.count("bins", (process.timesteps or 1000) if bins is None else bins)
     measure = process.reference.masses(edges(count))
     sampler = LossSecondMoment(measure, require.count("history", history))
-    return mix(sampler, Static(Uniform(), "uniform"), uniform_share)
+    return mix_uniform(sampler, uniform_share, "uniform_share")
 
 
 class LossSecondMoment(OneDensity):

@@ -53,10 +53,10 @@ def run(options: argparse.Namespace) -> None:
     require_extra()
     from stepwell.analyze.estimates import Effort
     from stepwell.analyze.gain import gain
-    from stepwell.catalogue.build import weighting_of
+    from stepwell.catalogue import build
 
     effort = Effort(options.strata, options.rounds, options.images)
-    weighting = None if options.weighting is None else weighting_of(options.weighting)
+    weighting = None if options.weighting is None else build.weighting(options.weighting)
     made, training, steps = subject(options)
     recipe, started = made.recipe, time.monotonic()
     batch = recipe.batch * recipe.accumulate

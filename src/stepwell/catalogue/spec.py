@@ -1,0 +1,76 @@
+"""`NAME:key=value,key=value`, the one way to write a process, sampler or weighting, parsed in one place."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from stepwell.catalogue.entry import Entry, Kind
+from stepwell.catalogue.find import find
+from stepwell.core.errors import InvalidParameter
+
+_WORDS = {"true": True, "false": False, "none": None}
+_COMMA = re.compile(r",(?![^(\[]*[)\]])")
+"""A comma that is not inside of brackets."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A process, sampler or weighting of the catalogue with its parameters.
+
+    `build.process`, `build.weighting` and `build.sampler` take one wherever they take a name.
+    """
+
+    kind: Kind
+    name: str
+    """As the catalogue spells it."""
+    parameters: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    @classmethod
+    def parse(cls, kind: Kind, text: str) -> Spec:
+        """The spec of NAME:key=value,...; names are checked here, parameters when it is built."""
+        name, parameters = split_spec(text) if isinstance(text, str) else (text, {})
+        return cls(kind, find(kind, name).name, parameters)
+
+    @property
+    def entry(self) -> Entry:
+        """Its line of the catalogue."""
+        return find(self.kind, self.name)
+
+    def __str__(self) -> str:
+        pairs = ",".join(f"{key}={_text(value)}" for key, value in self.parameters.items())
+        return f"{self.name}:{pairs}" if pairs else self.name
+
+
+def split_spec(text: str) -> tuple[str, dict[str, Any]]:
+    """`NAME:key=value,...` as a name and its parameters."""
+    name, _, rest = text.partition(":")
+    return name, dict(split_pair(pair) for pair in _COMMA.split(rest) if pair)
+
+
+def split_pair(pair: str) -> tuple[str, Any]:
+    """`key=value` as a key and its `literal` value."""
+    key, equals, value = pair.partition("=")
+    if not equals or not key:
+        raise InvalidParameter(f"{pair!r} is not of the form key=value.")
+    return key, literal(value)
+
+
+def literal(text: str) -> Any:
+    """A number, true, false, none, a tuple or list of these; anything else is the text itself."""
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _text(value: Any) -> str:
+    """What `literal` reads as `value`."""
+    if isinstance(value, str):
+        return value if literal(value) == value else repr(value)
+    return str(value).lower() if value is None or isinstance(value, bool) else repr(value)
