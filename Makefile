@@ -1,5 +1,5 @@
 # Every target sets up .venv by itself when it is missing or older than what it is made from.
-.PHONY: demo test test-slow check docs format bench results clean
+.PHONY: demo test test-all test-slow mutate check docs format bench results clean
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
@@ -10,11 +10,20 @@ demo: $(READY)  ## train four methods three times each, and make a page of what 
 	@echo "Look at it in a browser: $(CURDIR)/runs/demo/report.html"
 	@echo "Next: .venv/bin/stepwell ls; .venv/bin/stepwell train fashion16 method=neyman"
 
-test: $(READY)
-	$(BIN)/python -m pytest -n 2
+# A file's tests stay on one worker, so that what they share is trained once.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder
 
-test-slow: $(READY)
+test: $(READY)  ## every package, in less than five minutes on two cores
+	$(PYTEST)
+
+test-all: $(READY)  ## all of `make test`, and processes, torchrun, a browser, documents, kills: what CI runs
+	$(PYTEST) -m "not slow"
+
+test-slow: $(READY)  ## nightly: ten seeds, a hundred kills
 	$(BIN)/python -m pytest -m slow -s
+
+mutate: $(READY)  ## break one line at a time and see that a test fails (an hour)
+	$(BIN)/python tests/mutations.py
 
 check: $(READY)
 	$(BIN)/ruff format --check .

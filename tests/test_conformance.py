@@ -1,4 +1,4 @@
-"""One suite over everything that draws: each catalogue entry on each process, and each combinator.
+"""One suite over everything that draws: each catalogue entry on two processes or three, and each combinator.
 
 Statistical checks use fixed seeds and fail once in a million (`RATE`) if the draws are right.
 """
@@ -8,12 +8,13 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Any
 
 import pytest
 import torch
 from accelerator import DEVICE, Copies, accelerator
+from cases import case
 from odds import assert_follows_masses, assert_uniform
 from synthetic import START, cell_borders, cell_masses, lesson, profile, steps_of, teach
 from torch import Tensor
@@ -44,6 +45,8 @@ class Case:
     """Whether it has learned from a few batches before it is tested."""
     dependent: bool = False
     """Whether the draws of one batch depend on each other by design."""
+    full: bool = False
+    """Whether only `make test-all` has it."""
 
     def sampler(self) -> TimestepSampler:
         sampler = self.build()
@@ -64,21 +67,34 @@ def _named(name: str, process: str, **parameters: Any) -> Callable[[], TimestepS
 
 
 def _catalogue() -> Iterator[Case]:
-    for entry in SAMPLERS:
-        for process in PROCESSES:
-            name = f"{entry.name}-{process}"
-            build = _named(entry.name, process)
-            yield Case(name, build, dependent=entry.stratified)
-            if entry.learns:
-                yield Case(f"{name}-taught", build, taught=True, dependent=entry.stratified)
+    """Every sampler on a process that counts and on a continuous one; every process with several samplers.
+
+    Learners meet EDM, whose reference is not uniform: fresh on one process and taught on the other, and the
+    other way round with `make test-all`, which has a third process for what was taught.
+    """
+    for number, entry in enumerate(SAMPLERS):
+        discrete, others = ("linear", "cosine")[number % 2], ("flow", "vp", "ve")
+        if not entry.learns:
+            for process in (discrete, (*others, "edm")[number % 4]):
+                yield Case(f"{entry.name}-{process}", _named(entry.name, process), dependent=entry.stratified)
+            continue
+        swapped = number % 2 == 1
+        for process, taught, full in (
+            (discrete, swapped, False),
+            ("edm", not swapped, False),
+            (discrete, not swapped, True),
+            ("edm", swapped, True),
+            (others[number % 3], True, True),
+        ):
+            name = f"{entry.name}-{process}{'-taught' if taught else ''}"
+            yield Case(name, _named(entry.name, process), taught, entry.stratified, full)
 
 
 def _variants() -> Iterator[Case]:
+    yield Case("logit-normal-as-published", _named("logit-normal", "linear", as_published=True))
     for process in ("linear", "cosine"):
-        published = _named("logit-normal", process, as_published=True)
-        yield Case(f"logit-normal-as-published-{process}", published)
         paired = _named("speed", process, as_published=True)
-        yield Case(f"speed-as-published-{process}", paired, dependent=True)
+        yield Case(f"speed-as-published-{process}", paired, dependent=True, full=process == "cosine")
     for version in ("current", "legacy", "lognorm"):
         yield Case(f"speed-{version}-auto", _named("speed", "flow", version=version, tau="auto"))
     for name, own in {"alignment": {"credit": "alignment"}, "as-published": {"as_published": True}}.items():
@@ -126,16 +142,28 @@ def _deep(name: str, process_name: str, **parameters: Any) -> TimestepSampler:
 
 
 def _combined() -> Iterator[Case]:
-    for name, (inner, process, own) in INSIDE.items():
-        learns = find("sampler", inner).learns
-        for combinator, shaping in COMBINATORS.items():
+    """Every combinator around two samplers, at least one of which learns, and around two more in full."""
+    for number, combinator in enumerate((*COMBINATORS, "deep")):
+        for offset in (0, 3, 1, 4):
+            name = list(INSIDE)[(number + offset) % len(INSIDE)]
+            inner, process, own = INSIDE[name]
+            learns, shaping = find("sampler", inner).learns, COMBINATORS.get(combinator, {})
             build = _named(inner, process, **{**own, **shaping})
-            yield Case(f"{combinator}({name})", build, learns, "stratified" in shaping)
-        yield Case(f"deep({name})", lambda i=inner, p=process, o=own: _deep(i, p, **o), learns, True)
+            if combinator == "deep":
+                build = partial(_deep, inner, process, **own)
+            dependent = combinator == "deep" or "stratified" in shaping
+            yield Case(f"{combinator}({name})", build, learns, dependent, full=offset in (1, 4))
 
 
 CASES = [*_catalogue(), *_variants(), *_combined()]
-every_case = pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in CASES])
+every_case = pytest.mark.parametrize(
+    "case", [case(each, quick=not each.full, id=each.name) for each in CASES]
+)
+
+
+def test_every_process_has_several_samplers() -> None:
+    for process in PROCESSES:
+        assert sum(process in case.name.split("-") for case in CASES if not case.full) >= 2, process
 
 
 def _pooled(sampler: TimestepSampler, batch: int, steps: int, dependent: bool) -> Tensor:
@@ -246,18 +274,19 @@ def test_the_density_is_defined_at_time_zero(case: Case) -> None:
 
 
 @every_case
-@pytest.mark.parametrize(("batch", "steps"), [(1, 100), (7, 40), (64, 20), (4096, 2)])
-def test_draws_follow_the_density(case: Case, batch: int, steps: int) -> None:
+def test_draws_follow_the_density(case: Case) -> None:
     sampler = case.drawn_from
     # Pooling one example per step is right where a batch is dependent: over steps draws are independent.
-    u = _pooled(sampler, batch, 200 if case.dependent else steps, case.dependent)
-    x0 = torch.zeros(batch, 1)
-    assert_uniform(sampler.cdf(u, x0), failure_rate=RATE)
-    bins = min(50, len(u) // 10)
-    masses = sampler.cdf(edges(bins), x0).diff()
-    # A sum of squares of rounding errors is no mass.
-    masses = torch.where(masses < 1e-9, 0.0, masses)
-    assert_follows_masses((u * bins).long(), masses, failure_rate=RATE)
+    sizes = {1: 200, 7: 200, 512: 200} if case.dependent else {1: 100, 7: 40, 4096: 2}
+    for batch, steps in sizes.items():
+        u = _pooled(sampler, batch, steps, case.dependent)
+        x0 = torch.zeros(batch, 1)
+        assert_uniform(sampler.cdf(u, x0), failure_rate=RATE)
+        bins = min(50, len(u) // 10)
+        masses = sampler.cdf(edges(bins), x0).diff()
+        # A sum of squares of rounding errors is no mass.
+        masses = torch.where(masses < 1e-9, 0.0, masses)
+        assert_follows_masses((u * bins).long(), masses, failure_rate=RATE)
 
 
 @every_case

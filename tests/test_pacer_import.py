@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from test_public_face import BLOCK, run
 
 LOOP = """
@@ -42,12 +43,14 @@ print(spent / (middle - start))
 """
 
 
+@pytest.mark.full
 def test_a_whole_attached_loop_runs_on_torch_alone() -> None:
     # But for numpy: torch's own optimizers look for it, and stumble over how BLOCK hides it.
     done = run(BLOCK.replace('"numpy", ', "") + LOOP)
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.full
 def test_the_pacer_imports_in_a_fraction_of_torchs_own_time() -> None:
     done = run(COST)
     assert done.returncode == 0, done.stderr

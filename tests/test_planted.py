@@ -12,8 +12,8 @@ NEIGHBOURS = ((2, 3), (5, 6), (8, 9))
     ("method", "parameters", "bands"),
     [
         ("alignment", {}, (5, 6)),
-        ("alignment", {"target": "simple"}, (2, 7)),
-        ("beta-policy", {"credit": "alignment"}, (5, 6)),
+        pytest.param("alignment", {"target": "simple"}, (2, 7), marks=pytest.mark.full),
+        pytest.param("beta-policy", {"credit": "alignment"}, (5, 6), marks=pytest.mark.full),
     ],
     ids=["alignment", "alignment-apart", "beta-policy"],
 )

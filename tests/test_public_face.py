@@ -67,6 +67,7 @@ def test_a_name_that_moved_still_works_and_says_where_it_is_now(name: str) -> No
     assert name not in stepwell.__all__
 
 
+@pytest.mark.full
 def test_the_whole_library_runs_on_torch_alone(tmp_path: Path) -> None:
     done = run(BLOCK + EXERCISE, tmp_path)
     assert done.returncode == 0, done.stderr

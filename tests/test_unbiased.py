@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from cases import case
 from oracles import (
     OptimalDenoiser,
     gaussian_nodes,
@@ -31,6 +32,7 @@ ROUNDING = 2e-6  # learners keep their masses in float32
 
 PROCESSES = ("linear", "cosine", "flow", "edm")
 WEIGHTINGS = ("none", "min-snr")
+PAIRS = (("linear", "none"), ("edm", "min-snr"), ("cosine", "min-snr"), ("flow", "none"))
 SAMPLERS = [name for kind, name in all_entries() if kind == "sampler"]
 LEARNERS = [name for (kind, name), entry in all_entries().items() if kind == "sampler" and entry.learns]
 NEEDED = {"table": {"masses": [1.0, 4.0, 2.0, 0.5]}}
@@ -38,6 +40,14 @@ NEEDED = {"table": {"masses": [1.0, 4.0, 2.0, 0.5]}}
 # Where a density has next to no mass its correction has no bound: logit-normal's is 4e8 at t = 0, and no grid
 # of v would see it. A floor of a tenth keeps it under 10, and is what one would train with.
 HEAVY_TAILED = ("logit-normal", "laplace", "log-normal-sigma", "info-noise", "gradient-variance")
+
+
+def on_processes(names):
+    """Every name on a process that counts and on a continuous one; on the other two with `make test-all`."""
+    for number, name in enumerate(names):
+        for place, pair in enumerate(PAIRS):
+            quick = place in ((0, 1), (2, 3))[number % 2]
+            yield case(name, *pair, quick=quick, id=f"{name}-{pair[0]}")
 
 
 def build(name, process, **parameters):
@@ -110,9 +120,7 @@ def test_the_oracle_is_the_same_seen_from_x0_and_from_eps(name):
     torch.testing.assert_close(seen_as_eps, optimal_eps_loss(process, u, STD))
 
 
-@pytest.mark.parametrize("weighting", WEIGHTINGS)
-@pytest.mark.parametrize("process", PROCESSES)
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize(("name", "process", "weighting"), list(on_processes(SAMPLERS)))
 def test_unbiased_samplers_keep_the_objective(name, process, weighting):
     process, weighting = stepwell.process(process), stepwell.weighting(weighting)
     sampler = build(name, process, unbiased=True)
@@ -120,9 +128,7 @@ def test_unbiased_samplers_keep_the_objective(name, process, weighting):
     assert_keeps_the_objective(sampler, process, weighting)
 
 
-@pytest.mark.parametrize("weighting", WEIGHTINGS)
-@pytest.mark.parametrize("process", PROCESSES)
-@pytest.mark.parametrize("name", LEARNERS)
+@pytest.mark.parametrize(("name", "process", "weighting"), list(on_processes(LEARNERS)))
 def test_learners_keep_the_objective_once_they_have_learned(name, process, weighting):
     process, weighting = stepwell.process(process), stepwell.weighting(weighting)
     fresh, sampler = build(name, process), taught(name, process, weighting, unbiased=True)

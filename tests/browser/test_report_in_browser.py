@@ -12,6 +12,8 @@ from compare.summaries import METHODS, good, hostile
 
 from stepwell.compare.report.page import render
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:

@@ -16,6 +16,8 @@ from stepwell.compare.views import Summary
 from stepwell.compare.watch import Live, Server
 from stepwell.core.errors import StepwellError
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:

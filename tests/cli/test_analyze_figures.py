@@ -98,6 +98,7 @@ def test_densities_that_there_are_not(tmp_path: Path, run: Path, capsys: pytest.
     assert "'lin' is not a known process" in refused(capsys, "densities", "uniform", "-p", "lin")
 
 
+@pytest.mark.full
 def test_approximation_of_a_run(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = contents(run)
     picture = tmp_path / "approximation.png"
@@ -135,6 +136,7 @@ def test_approximations_that_cannot_be(run: Path, tmp_path: Path, capsys: pytest
     assert "Measure another target: --target simple" in flow
 
 
+@pytest.mark.full
 def test_cost_against_uniform(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = contents(run)
     words = ["cost", str(run), "--methods", "uniform,beta-policy:subset=2,every_steps=3", "--rounds", "1"]

@@ -75,6 +75,7 @@ def test_numbers_of_the_variance(run: Path, capsys: pytest.CaptureFixture[str]) 
     assert scaled["curves"]["simple"]["loss"] != last["curves"]["simple"]["loss"]
 
 
+@pytest.mark.full
 def test_a_workload_is_measured_while_it_trains(capsys: pytest.CaptureFixture[str]) -> None:
     text = said(capsys, "variance", *WORKLOAD, "--at", "0,2", *QUICK)
     assert "Training 2 steps first; nothing is written." in text

@@ -107,6 +107,7 @@ def test_a_run_as_reference_stands_for_its_training_images(
     assert "(450 images)" in capsys.readouterr().out, "a tenth is held out"
 
 
+@pytest.mark.full
 @pytest.mark.timeout(240)
 def test_two_processes_print_once_and_the_same_numbers(
     sets: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]

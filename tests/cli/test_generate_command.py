@@ -107,6 +107,7 @@ with ranks():
 """
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_two_processes_write_the_same_bytes_as_one(run: Path, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)

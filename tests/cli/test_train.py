@@ -44,6 +44,7 @@ def test_dry_run_prints_recipe_and_cost_and_trains_nothing(
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.full
 def test_generate_evaluate_and_export(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", str(run), "--out", str(tmp_path / "a.npz"), "-n", "5", "--steps", "2"]) == 0
     assert np.load(tmp_path / "a.npz")["images"].shape == (5, 16, 16, 1)

@@ -16,11 +16,12 @@ import pytest
 
 from stepwell.cli.main import main
 
+pytestmark = pytest.mark.full
+
 SMALL = [
     "model=micro",
     "batch=4",
-    "steps=30",
-    "seeds=3",
+    "steps=20",
     "samples=0",
     "evaluate_images=8",
     "evaluate_every=3",
@@ -78,7 +79,7 @@ def numbers(summary: dict[str, Any]) -> list[float]:
 def test_killed_in_the_middle_and_run_again_gives_the_same_table(
     study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = [str(study), METHODS, *SMALL]
+    words = [str(study), METHODS, *SMALL, "seeds=2"]
     killed = subprocess.Popen(
         [sys.executable, "-m", "stepwell", "compare", *words, f"out={tmp_path / 'killed'}"],
         stdout=subprocess.DEVNULL,
@@ -147,7 +148,7 @@ def test_a_failed_run_does_not_stop_the_others(
     blocked = tmp_path / "out/fashion16/loss-ema"
     blocked.mkdir(parents=True)
     (blocked / "1").write_text("a file where a run directory should be")
-    words = [str(study), METHODS, *SMALL, "steps=3", "evaluate_every=1", f"out={tmp_path / 'out'}"]
+    words = [str(study), METHODS, *SMALL, "seeds=3", "steps=3", "evaluate_every=1", f"out={tmp_path / 'out'}"]
     capsys.readouterr()
     assert main(["compare", *words]) == 2
     caught = capsys.readouterr()

@@ -89,23 +89,27 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(WORLD)]
 
 
+@pytest.mark.full
 def test_the_group_of_a_process_group_knows_its_place(ranks: list[dict[str, Any]]) -> None:
     assert [found["kind"] for found in ranks] == ["Distributed"] * 2
     assert [tuple(found["place"]) for found in ranks] == [(0, 2), (1, 2)]
 
 
+@pytest.mark.full
 def test_the_mean_is_over_ranks_and_leaves_the_value_alone(ranks: list[dict[str, Any]]) -> None:
     for rank, found in enumerate(ranks):
         assert found["mean"].tolist() == [6.0, 7.0]
         assert found["own"].tolist() == [1.0 + 10 * rank, 2.0 + 10 * rank]
 
 
+@pytest.mark.full
 def test_gather_is_in_rank_order(ranks: list[dict[str, Any]]) -> None:
     for found in ranks:
         assert found["rows"].tolist() == [[0] * 3] * 2 + [[1] * 3] * 2
         assert found["strided"].tolist() == [[0, 3], [1, 4], [2, 5], [10, 13], [11, 14], [12, 15]]
 
 
+@pytest.mark.full
 def test_gathered_feedback_is_the_same_on_both_ranks(ranks: list[dict[str, Any]]) -> None:
     values = torch.tensor([0.0, 1, 2, 10, 11, 12])
     for found in ranks:
@@ -118,6 +122,7 @@ def test_gathered_feedback_is_the_same_on_both_ranks(ranks: list[dict[str, Any]]
         assert found["step"] == 4
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", LEARNERS)
 def test_learners_stay_equal_while_their_draws_differ(name: str, ranks: list[dict[str, Any]]) -> None:
     one, other = (found["learners"][name] for found in ranks)
@@ -129,6 +134,7 @@ def test_learners_stay_equal_while_their_draws_differ(name: str, ranks: list[dic
     assert not (one["drawn"] == other["drawn"]).any()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", LEARNERS)
 def test_two_ranks_learn_what_one_would_from_all_examples(name: str, ranks: list[dict[str, Any]]) -> None:
     sampler = stepwell.sampler(name, "flow", **LEARNERS[name])

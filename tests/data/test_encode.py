@@ -261,6 +261,7 @@ def _work(rank: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.full
 def test_two_processes_make_the_cache_of_one(tmp_path: Path) -> None:
     multiprocessing.spawn(_work, (str(tmp_path),), nprocs=2)
     make(tmp_path / "one")

@@ -17,7 +17,7 @@ pytest.importorskip("mkdocs", reason="the site needs the docs extra: pip install
 import stepwell
 from stepwell.catalogue.find import SAMPLERS, WEIGHTINGS
 
-pytestmark = pytest.mark.timeout(900)  # a busy machine takes its time
+pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]  # a busy machine takes its time
 FETCHED = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src", "video": "src"}
 
 

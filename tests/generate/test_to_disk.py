@@ -192,6 +192,7 @@ def fresh() -> Iterator[ProcessPoolExecutor]:
         yield process
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="needs Linux's peak memory")
 @pytest.mark.parametrize("name", ["folder", "images.npz", "sheet.png"])
 def test_memory_does_not_grow_with_the_number_of_images(

@@ -89,6 +89,7 @@ def test_edms_loss_is_pickled_without_its_network_and_continues() -> None:
         assert torch.equal(one, two)
 
 
+@pytest.mark.full
 def test_the_density_leaves_edms_own() -> None:
     import edm_loop_paced
 

@@ -6,6 +6,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from cases import case
 from hosts import EXAMPLES, Host, recorded
 
 HOSTS: list[Host] = [
@@ -17,7 +18,13 @@ MOST_CHANGED_LINES = 5
 FEW = 6
 """Updates that have a probe: a hurried round has one in four steps."""
 
+QUICK = ("dit_loop", "k_diffusion_loop")
+"""A process that counts and a continuous one; `make test-all` trains all of them."""
+
 each_host = pytest.mark.parametrize("host", HOSTS, ids=lambda host: host.name)
+each_trained = pytest.mark.parametrize(
+    "host", [case(host, quick=host.name in QUICK, id=host.name) for host in HOSTS]
+)
 
 
 def test_every_example_is_tried() -> None:
@@ -31,7 +38,7 @@ def test_few_lines_change(host: Host) -> None:
     assert 0 < len(changed) <= MOST_CHANGED_LINES, "\n".join(changed)
 
 
-@each_host
+@each_trained
 def test_it_trains_and_learns_where_to_look(host: Host) -> None:
     with recorded() as kept:
         outcome = host.module(paced=True).main(host.steps)
@@ -41,7 +48,7 @@ def test_it_trains_and_learns_where_to_look(host: Host) -> None:
     assert kept.pacers[0].state_dict()["counter"]["step"] == host.steps
 
 
-@each_host
+@each_trained
 def test_the_unmodified_loop_has_the_same_losses(host: Host) -> None:
     with recorded(corrected=False) as kept:
         paced = host.module(paced=True).main(FEW)

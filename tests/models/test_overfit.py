@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from cases import case
 
 from stepwell.models import dit, unet, uvit
 from stepwell.models.denoiser import Condition, Denoiser, Task
@@ -32,7 +33,7 @@ FAMILIES = {
 }
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [case(name, quick=name in ("uvit", "dit")) for name in FAMILIES])
 def test_sixteen_images_by_heart(family: str) -> None:
     """White images with as much noise: a network that does not know them errs by 0.5, whatever its size."""
     torch.manual_seed(0)

@@ -20,6 +20,8 @@ from stepwell.core.ranks import Alone, WorkerGroup, worker_group
 from stepwell.core.tick import Tick
 from stepwell.probes.decrease import Decrease
 
+pytestmark = pytest.mark.full
+
 WORLD, BATCH = 2, 3
 STEPS = (40, 80, 120)
 # 7 places on 2 ranks: 4 each, one of them padding, in calls of 3.

@@ -24,6 +24,8 @@ from stepwell.core.tick import Tick
 from stepwell.objective import Objective
 from stepwell.probes.gradients import Sketch
 
+pytestmark = pytest.mark.full
+
 WORLD, IMAGES, PROBES = 2, 8, 20
 LINEAR, WEIGHTING = stepwell.process("linear"), stepwell.weighting("min-snr")
 SAMPLERS: dict[str, dict[str, Any]] = {

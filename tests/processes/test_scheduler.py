@@ -182,6 +182,7 @@ def test_an_unknown_prediction_is_an_error():
         stepwell.process_from(DDPMScheduler(), prediction="score")
 
 
+@pytest.mark.full
 def test_reading_a_scheduler_imports_no_diffusers():
     script = """
 import sys

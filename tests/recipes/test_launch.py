@@ -13,6 +13,7 @@ from stepwell.core.errors import Unsupported
 from stepwell.recipes.run import require_whole_networks
 
 
+@pytest.mark.full
 def test_fsdp_is_refused_and_the_way_out_is_said(tmp_path: Path) -> None:
     # A process of its own, as accelerate's launcher starts it: an earlier Accelerator would hide the failure.
     words = ["train", "fashion16", "model=micro", "steps=1", f"out={tmp_path / 'run'}"]

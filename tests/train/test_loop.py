@@ -57,7 +57,7 @@ def test_a_run_directory_says_what_where_and_how(tmp_path: Path) -> None:
 
 
 def test_training_lowers_the_held_out_loss(tmp_path: Path) -> None:
-    small_run(tmp_path / "run", steps=60, batch=32, evaluate_every=60, checkpoint_every=60)
+    small_run(tmp_path / "run", steps=40, batch=16, evaluate_every=40, checkpoint_every=40)
     first, last = (r for r in records_without_clock(tmp_path / "run") if r["kind"] == "evaluation")
     assert last["objective/none"] < 0.7 * first["objective/none"]
 
@@ -76,7 +76,7 @@ def test_the_clock_stands_still_while_paused(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_time_budget_ends_training(tmp_path: Path) -> None:
     at = run_recipe(
-        load("fashion16", words(tmp_path / "run", steps=10**6, seconds=1, checkpoint_every=10**6)),
+        load("fashion16", words(tmp_path / "run", steps=10**6, seconds=0.5, checkpoint_every=10**6)),
         say=lambda text: None,
     )
     assert 1 <= at.step < 10**5

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import case
 from small_runs import SMALL, assert_same_run, newest_tensors, records_without_clock, small_run, words
 
 from stepwell.core.errors import StepwellError
@@ -17,11 +18,10 @@ from stepwell.recipes.run import run_recipe
 from stepwell.train import checkpoint, loop
 
 LEARNED: list[dict[str, Any]] = [
-    {"method": "neyman:strata=3,every_steps=2,images=2", "batch": 8},
     {"method": "neyman:strata=3,every_steps=2,images=4+min-snr", "batch": 4},
-    {"method": "alignment:strata=3,every_steps=2,images=2", "batch": 8},
-    {"method": "alignment:strata=3,every_steps=2,images=4", "batch": 4},
     {"method": "beta-policy:every_steps=2,queue=4,grid=6,subset=2", "batch": 4},
+    {"method": "neyman:strata=3,every_steps=2,images=2", "batch": 8},
+    {"method": "alignment:strata=3,every_steps=2,images=4", "batch": 4},
     {"method": "beta-policy:every_steps=1,credit=alignment", "batch": 8},
 ]
 """At batch 4 a probe's 8 images come from two steps: the pool has to be in the checkpoint."""
@@ -49,7 +49,7 @@ def stopped_and_resumed(out: Path, stop: int, **changes: Any) -> list[str]:
     return said
 
 
-@pytest.mark.parametrize("stop", [3, 5, 11])
+@pytest.mark.parametrize("stop", [case(stop, quick=stop < 11) for stop in (3, 5, 11)])
 def test_an_interrupted_run_ends_as_one_that_was_never_stopped(
     whole: Path, tmp_path: Path, stop: int
 ) -> None:
@@ -58,8 +58,9 @@ def test_an_interrupted_run_ends_as_one_that_was_never_stopped(
     assert_same_run(whole, tmp_path / "run")
 
 
-@pytest.mark.parametrize("changes", LEARNED, ids=lambda changes: f"{changes['method']}-{changes['batch']}")
+@pytest.mark.parametrize("changes", [case(c, quick=c in LEARNED[:2], id=c["method"]) for c in LEARNED])
 def test_samplers_that_measure_resume_exactly(tmp_path: Path, changes: dict[str, Any]) -> None:
+    changes = {**changes, "steps": 9}
     small_run(tmp_path / "whole", **changes)
     # Right before a probe, which then needs what its pool held, and right after one, whose metrics stand.
     for stop in (8, 7):

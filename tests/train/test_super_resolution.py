@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cases import case
 from PIL import Image
 from small_runs import assert_same_run, records_without_clock, small_run
 from test_resume import stopped_and_resumed
@@ -54,7 +55,7 @@ def test_held_out_losses_are_of_the_network_that_is_shown_the_small_image(run: P
     assert not torch.allclose(told, other), "another small image is another answer"
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [case(name, quick=name == METHODS[0]) for name in METHODS])
 def test_probes_get_the_condition_and_resume_with_it(tmp_path: Path, method: str) -> None:
     # At batch 4 neyman's 8 images come from two steps: their small images have to be in the checkpoint.
     changes = {**SMALL, "method": method}

@@ -11,6 +11,8 @@ import pytest
 import torch
 from small_runs import newest_tensors, words
 
+pytestmark = pytest.mark.full
+
 SCRIPT = """
 import os, sys, torch
 sys.path.insert(0, {folder!r})
