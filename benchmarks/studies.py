@@ -17,15 +17,16 @@ from results import HERE, keep
 from results import main as rewrite_results
 
 from stepwell.cli.progress import StudyProgress
+from stepwell.compare.judgement import Judgement
 from stepwell.compare.pool import cores
 from stepwell.compare.run_study import Places, outcomes, run_study, summary_of
 from stepwell.compare.stats import Ratio
 from stepwell.compare.study import Study, Tuning, load_study
 from stepwell.compare.summary import judgements_of
 from stepwell.compare.trials import chosen_rates, tuning_trials
-from stepwell.compare.verdict import Judgement
 from stepwell.compare.views import Summary
 from stepwell.recipes.method import first_words, study_files
+from stepwell.runs.metrics import FRECHET
 
 RECORDS = HERE / "records" / "runs"
 APART = ("table2", "table3", "score-based", "finetune")
@@ -86,8 +87,8 @@ def against_paper(judgements: list[Judgement]) -> list[list[str]]:
         early, last = (
             one / base for one, base in zip(theirs[judgement.method], theirs[judgement.against], strict=True)
         )
-        verdict = _agrees(judgement.distance, early)
-        cells = [f"{early:.2f}", f"{last:.2f}", str(judgement.distance), verdict]
+        distance = judgement.scores[FRECHET.key]
+        cells = [f"{early:.2f}", f"{last:.2f}", str(distance), _agrees(distance, early)]
         rows.append([judgement.workload, judgement.method, *cells])
     return rows
 
@@ -112,8 +113,7 @@ def keep_tables(study: Study, summary: Summary, judgements: list[Judgement]) -> 
     for place, (name, table) in enumerate(tables):
         how = f"{head}\n\n{table.caption}".strip()
         head = ""
-        rows = [list(row) for row in table.rows]
-        keep(f"{study.name}-{place}", name, how, list(table.columns), rows, summary.environment)
+        keep(f"{study.name}-{place}", name, how, list(table.columns), table.text_rows(), summary.environment)
     rows = against_paper(judgements)
     if rows:
         columns = ["schedule", "method", "paper, early", "paper, end", "here", "direction"]
@@ -156,7 +156,7 @@ def main() -> None:
             progress = StudyProgress()
             rates = run_study(study, places, progress.begin, progress.hear)
         summary = summary_of(study, rates, places)
-        keep_tables(study, summary, judgements_of(outcomes(study, rates, places), study.plain()))
+        keep_tables(study, summary, judgements_of(outcomes(study, rates, places), study))
         print("\n".join(summary.verdict), flush=True)
     rewrite_results()
 

@@ -8,11 +8,11 @@ import struct
 import zlib
 from dataclasses import replace
 
+from stepwell.compare.results import LeftOut
+from stepwell.compare.stats import Ratio
 from stepwell.compare.views import (
     Heat,
-    LeftOut,
     MethodView,
-    Metric,
     Profile,
     RunView,
     Sheet,
@@ -20,6 +20,7 @@ from stepwell.compare.views import (
     Table,
     Workload,
 )
+from stepwell.runs.metrics import Metric
 
 METRICS = (
     Metric("objective/none", "held-out simple loss"),
@@ -29,6 +30,11 @@ METRICS = (
 METHODS = ("uniform", "min-snr", "neyman", "alignment")
 FINAL = {"uniform": 0.0345, "min-snr": 0.0352, "neyman": 0.0328, "alignment": 0.0337}
 SPEED = {"uniform": 1.0, "min-snr": 1.0, "neyman": 1.06, "alignment": 1.04}
+
+
+def ratio(mean: float, low: float, high: float) -> Ratio:
+    """A ratio over three seeds."""
+    return Ratio(mean, low, high, high, 3)
 
 
 def good(points: int = 40, seeds: int = 3, methods: tuple[str, ...] = METHODS) -> Summary:
@@ -56,8 +62,8 @@ def good(points: int = 40, seeds: int = 3, methods: tuple[str, ...] = METHODS) -
             (
                 ("uniform", "1", "–"),
                 ("min-snr", "not reached", "0 of 2"),
-                ("neyman", "0.64 (0.57 to 0.72)", "2 of 2"),
-                ("alignment", "0.80 (0.69 to 0.93)", "1 of 2"),
+                ("neyman", ratio(0.64, 0.57, 0.72), "2 of 2"),
+                ("alignment", ratio(0.80, 0.69, 0.93), "1 of 2"),
             ),
         ),
         profiles=tuple(_profile(name, index) for index, name in enumerate(methods)),
@@ -114,9 +120,9 @@ def _workload(name: str, factor: float, points: int, seeds: int, methods: tuple[
     runs = tuple(_run(method, seed, name, factor, points) for method in methods for seed in range(seeds))
     rows = [
         ("uniform", "1", f"{0.0345 * factor:.4f}", "–", "12.4 s"),
-        ("min-snr", "not reached", f"{0.0352 * factor:.4f}", "1.02 (1.00 to 1.04)", "12.4 s"),
-        ("neyman", "0.62 (0.55 to 0.70)", f"{0.0328 * factor:.4f}", "0.95 (0.93 to 0.97)", "13.1 s"),
-        ("alignment", "0.78 (0.66 to 0.93)", f"{0.0337 * factor:.4f}", "0.98 (0.95 to 1.00)", "12.9 s"),
+        ("min-snr", "not reached", f"{0.0352 * factor:.4f}", ratio(1.02, 1.00, 1.04), "12.4 s"),
+        ("neyman", ratio(0.62, 0.55, 0.70), f"{0.0328 * factor:.4f}", ratio(0.95, 0.93, 0.97), "13.1 s"),
+        ("alignment", ratio(0.78, 0.66, 0.93), f"{0.0337 * factor:.4f}", ratio(0.98, 0.95, 1.00), "12.9 s"),
     ]
     columns = (
         "method",

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.compare.results import Outcome, group
+from stepwell.compare.study import Study
 
 
 def run(**recipe: Any) -> Outcome:
@@ -13,13 +14,12 @@ def run(**recipe: Any) -> Outcome:
 
 
 def test_a_study_has_names_for_its_workloads() -> None:
-    study = {
-        "workloads": {"whole": {"recipe": "fashion16", "lora": 0}, "lora": {"recipe": "fashion16", "lora": 4}}
-    }
+    workloads = {"whole": {"recipe": "fashion16", "lora": 0}, "lora": {"recipe": "fashion16", "lora": 4}}
+    study = Study(workloads=workloads)
     assert list(group([run(lora=0), run(lora=4)], study)) == ["whole", "lora"]
 
 
 def test_without_names_what_differs_is_the_name() -> None:
-    assert list(group([run(lora=0), run(lora=4)], {})) == ["0", "4"]
-    ambiguous = {"workloads": {"one": {"process": "linear"}, "two": {"process": "linear"}}}
+    assert list(group([run(lora=0), run(lora=4)], Study())) == ["0", "4"]
+    ambiguous = Study(workloads={"one": {"process": "linear"}, "two": {"process": "linear"}})
     assert list(group([run(lora=0), run(lora=4)], ambiguous)) == ["0", "4"]

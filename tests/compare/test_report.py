@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -10,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compare.summaries import good, hostile
+from compare.summaries import good, hostile, ratio
 from train.small_runs import small_run
 
 from stepwell.cli.main import main
 from stepwell.compare.report.data import OCTAVES, chart_data, embedded
 from stepwell.compare.report.page import render
-from stepwell.compare.stats import smoothed
+from stepwell.compare.stats import paired, smoothed
 from stepwell.compare.views import Heat, Sheet, Summary, Table
 
 BAD = (
@@ -77,12 +78,12 @@ def test_verdict_comes_first_then_notes_tables_and_charts() -> None:
             "All workloads</h3>",
             "fashion16</h3>",
             "Learning curves",
-            "Where training looks",
+            "Timesteps drawn during training",
             "Loss per band",
             "<h2>Samples",
             "Performance profiles",
-            "<h2>Doubts",
-            "<h2>Particulars",
+            "<h2>Caveats",
+            "<h2>Details",
             "How to reproduce",
         )
     ]
@@ -95,8 +96,8 @@ def test_tables_have_headers_with_scope_and_every_cell() -> None:
     assert summary.overall is not None
     for table in (summary.overall, *(workload.table for workload in summary.workloads)):
         assert list(table.columns) in page.rows
-        for row in table.rows:
-            assert list(row) in page.rows
+        for row in table.text_rows():
+            assert row in page.rows
     assert all(attributes.get("scope") in ("row", "col") for tag, attributes in page.tags if tag == "th")
 
 
@@ -200,8 +201,8 @@ def test_a_summary_with_nothing_in_it_is_still_a_page() -> None:
 
 def test_intervals_are_drawn_beside_ratios_only() -> None:
     rows = (
-        ("neyman", "0.62 (0.55 to 0.70)", "0.03"),
-        ("uniform", "1.00 (0.00 to inf)", "not reached (1 of 3)"),
+        ("neyman", ratio(0.62, 0.55, 0.70), "0.62 (0.55 to 0.70)"),
+        ("uniform", ratio(1.0, 0.0, math.inf), paired([0.5, math.inf, 0.6])),
     )
     summary = replace(good(2, 1), overall=Table("x", ("a", "b", "c"), rows), workloads=())
     text = render(summary)

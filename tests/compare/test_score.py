@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 from compare.made_runs import outcome
 from scipy import stats
 
+from stepwell.compare.judgement import Judgement, judge, workload_table
 from stepwell.compare.results import Outcome
 from stepwell.compare.stats import BOOTSTRAP_SEEDS, geometric_mean, holm, paired, profile
-from stepwell.compare.verdict import Judgement, judge, verdict
+from stepwell.compare.verdict import verdict
+from stepwell.runs.metrics import PSNR, loss
 
-SIMPLE = "objective/none"
+SIMPLE = loss("simple")
 
 
 @pytest.mark.parametrize("ratios", [[0.5, 0.7, 0.6], [1.1, 0.9], [0.8, 0.85, 0.9, 0.7, 1.3]])
@@ -23,7 +26,7 @@ def test_the_interval_is_t_on_logarithms(ratios: list[float]) -> None:
     oracle = stats.ttest_1samp(logs, 0.0)
     low, high = oracle.confidence_interval(0.95)
     assert (found.low, found.high) == pytest.approx((math.exp(low), math.exp(high)), rel=1e-9)
-    assert found.chance == pytest.approx(oracle.pvalue, rel=1e-9)
+    assert found.p_value == pytest.approx(oracle.pvalue, rel=1e-9)
     assert found.worst == pytest.approx(math.exp(oracle.confidence_interval(0.90).high), rel=1e-9)
     assert found.mean == pytest.approx(stats.gmean(ratios))
 
@@ -128,10 +131,29 @@ def test_a_true_winner_is_found_and_said() -> None:
     assert second.startswith("Surely worse at the end: uniform ")
 
 
+def test_psnr_is_compared_as_an_error_so_that_below_one_is_better() -> None:
+    def runs(method: str, psnr: float) -> list[Outcome]:
+        falling = [1 / (1 + t * (2 if method == "neyman" else 1)) for t in range(40)]
+        bare = [outcome(falling, method, seed, super_resolution=4) for seed in range(3)]
+        return [replace(run, score={"super_resolution": {"psnr": psnr + 0.01 * run.seed}}) for run in bare]
+
+    judgement = judge("w", runs("neyman", 26.0), runs("uniform", 20.0), SIMPLE)
+    ratio = judgement.scores[PSNR.key]
+    assert ratio.lower
+    assert ratio.mean == pytest.approx(10 ** (-6 / 20)), "6 dB more is half the RMS error"
+    assert "the RMS error at the end is better, 0.50" in verdict([judgement], SIMPLE)[1]
+    by_method = {"uniform": runs("uniform", 20.0), "neyman": runs("neyman", 26.0)}
+    table = workload_table(by_method, [judgement], [SIMPLE])
+    row = dict(zip(table.columns, table.rows[1], strict=True))
+    assert row["RMS error"] == ratio
+    assert row["PSNR (dB, higher is better)"] == pytest.approx(26.01)
+    assert "RMS error" not in workload_table({"uniform": [outcome([1.0, 0.5])]}, [], [SIMPLE]).columns
+
+
 def test_two_seeds_are_no_verdict() -> None:
     base = [outcome([1.0, 0.5, 0.4, 0.3], "uniform", s) for s in range(2)]
     other = [outcome([1.0, 0.4, 0.3, 0.2], "neyman", s) for s in range(2)]
     first, second = verdict([judge("w", other, base, SIMPLE)], SIMPLE)
     assert first == "No verdict: 2 seeds are shared by two methods, and a verdict needs at least 3."
-    assert "a look, not a result" in second
+    assert "an impression, not a result" in second
     assert verdict([], SIMPLE)[0].startswith("No verdict")

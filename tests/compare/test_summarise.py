@@ -30,15 +30,17 @@ def test_the_table_is_what_the_directories_say(folder: Path) -> None:
     assert workload.name == "fashion16"
     rows = {row[0]: dict(zip(workload.table.columns, row, strict=True)) for row in workload.table.rows}
     ends = [sum(falling(1.5, seed)[-3:]) / 3 for seed in range(3)]
-    assert rows["neyman"]["simple loss"] == f"{sum(ends) / 3:.4g}"
+    assert rows["neyman"]["simple loss"] == pytest.approx(sum(ends) / 3)
     assert rows["neyman"]["against"] == "uniform"
-    assert rows["neyman"]["seeds"] == "3"
-    assert float(rows["neyman"]["images to target"].split()[0]) == pytest.approx(2 / 3, abs=0.02)
+    assert rows["neyman"]["seeds"] == 3
+    assert rows["neyman"]["images to target"].mean == pytest.approx(2 / 3, abs=0.02)
     distances = [10 * falling(1.5, seed)[-1] for seed in range(3)]
-    assert rows["neyman"]["Fréchet distance"] == f"{sum(distances) / 3:.4g}"
-    assert rows["uniform"]["against"] == ""
+    assert rows["neyman"]["Fréchet distance"] == pytest.approx(sum(distances) / 3)
+    assert rows["uniform"]["against"] is None
     assert summary.verdict[0].startswith("neyman reaches uniform's final simple loss with 0.6")
-    assert json.loads(json.dumps(summary.plain()))
+    plain = json.loads(json.dumps(summary.plain()))
+    assert plain["metrics"][0] == {"key": "objective/none", "name": "simple loss"}
+    assert plain["workloads"][0]["table"]["rows"] == workload.table.text_rows()
 
 
 def test_settings_that_differ_make_workloads(folder: Path) -> None:
@@ -51,7 +53,7 @@ def test_settings_that_differ_make_workloads(folder: Path) -> None:
     assert summary.overall is not None
     assert summary.overall.columns[:4] == ("method", "against", "judged by", "all workloads")
     (row,) = summary.overall.rows
-    assert float(row[3].split()[0]) == pytest.approx(math.sqrt(2 / 3 / 1.2), abs=0.02)
+    assert row[3].mean == pytest.approx(math.sqrt(2 / 3 / 1.2), abs=0.02)
     assert summary.verdict[0].startswith("Over 2 workloads neyman reaches uniform's final simple loss")
     by_method = {profile.method: profile for profile in summary.profiles}
     assert by_method["neyman"].shares[0] == 1.0, "the best everywhere"
@@ -121,5 +123,5 @@ def test_somebody_elses_study_file_and_metrics_that_are_not_there_do_no_harm(fol
     for run in folder.rglob("metrics.jsonl"):
         run.write_text(run.read_text().replace("objective/vlb", "objective/other"))
     summary = summarise([folder])
-    assert [metric.name for metric in summary.metrics] == ["simple loss", "min-snr loss"]
+    assert [metric.title for metric in summary.metrics] == ["simple loss", "min-snr loss"]
     assert summary.verdict

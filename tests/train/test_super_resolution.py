@@ -112,8 +112,8 @@ def test_folders_of_colour_images_too(tmp_path: Path, capsys: pytest.CaptureFixt
     assert picture(tmp_path / "run" / "samples" / "step-000000002.png").shape[2] == 3
     assert main(["evaluate", str(tmp_path / "run"), "-n", "2", "--steps", "2"]) == 0
     text = capsys.readouterr().out
-    assert "PSNR to the originals, 2 images" in text
-    assert "dB; of plain enlargement" in text
+    assert "  PSNR  " in text
+    assert " dB (2 images; plain enlargement: " in text
 
 
 def test_it_cannot_be_exported(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from stepwell.compare.colours import COLOURS
+from stepwell.compare.views import COLOURS
 from stepwell.core.errors import StepwellError
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""`stepwell compare`: which sampler wins, by how much, how surely and at what cost."""
+"""`stepwell compare`: train several methods over several seeds, and report which one wins and by how much."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def register(verbs: Any) -> None:
     """Add the verb to the command line."""
     verb = verbs.add_parser(
         "compare",
-        help="train several methods over several seeds and tell which one wins",
-        description="Train workloads x methods x seeds, score them alike, and say what can be said.",
+        help="train several methods over several seeds and say which one wins",
+        description="Train workloads x methods x seeds, score them alike, and report which method wins.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -44,7 +44,7 @@ def register(verbs: Any) -> None:
         "settings",
         nargs="*",
         metavar="key=value",
-        help="methods, seeds, baseline, metric (simple, bound, min-snr, ...), tune, out; or of every run",
+        help="methods, seeds, baseline, metric (simple, bound, min-snr, ...), tune, out; or a recipe setting",
     )
     verb.add_argument("--workers", type=int, help="runs at the same time; one per core by default")
     verb.add_argument(
@@ -57,24 +57,25 @@ def register(verbs: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Resolve, run what is missing, tell."""
+    """Load the study, run what is missing, print the summary."""
     require_extra()
     from stepwell.compare.pool import cores
     from stepwell.compare.run_study import Places
     from stepwell.compare.study import load_study
 
-    given = dict(word.partition("=")[::2] for word in options.settings if word.startswith("out="))
+    outs = [word.removeprefix("out=") for word in options.settings if word.startswith("out=")]
     words = [word for word in options.settings if not word.startswith("out=")]
     study = load_study(options.study, words)
     workers = cores() if options.workers is None else options.workers
     if workers < 1:
         raise StepwellError(f"--workers {workers}: at least one run at a time is needed.")
-    places = Places(Path(given.get("out") or f"runs/{study.name}"), options.records, workers)
+    out = outs[-1] if outs else ""
+    places = Places(Path(out or f"runs/{study.name}"), options.records, workers)
     if options.dry_run:
         _list(study, places)
         return
     rates = _run(study, places, options.json)
-    _tell(study, rates, places, options)
+    _report(study, rates, places, options)
 
 
 def _list(study: Study, places: Places) -> None:
@@ -107,7 +108,7 @@ def _as_interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _tell(study: Study, rates: dict[str, float], places: Places, options: argparse.Namespace) -> None:
+def _report(study: Study, rates: dict[str, float], places: Places, options: argparse.Namespace) -> None:
     from stepwell.compare.run_study import summary_of
 
     summary = summary_of(study, rates, places)
@@ -131,17 +132,17 @@ def text(summary: Summary) -> str:
     if summary.overall is not None:
         parts += [*_rows(summary.overall), ""]
     for workload in summary.workloads:
-        parts += [f"{workload.name}", *_rows(workload.table), ""]
+        parts += [workload.name, *_rows(workload.table), ""]
     parts += [f"- {note}" for note in summary.notes]
     parts += [f"- left out: {one.reason}" for one in summary.left_out]
     return "\n".join(parts)
 
 
 def _rows(table: Table) -> list[str]:
-    """Columns that have something in them, as wide as they need to be."""
-    kept = [place for place in range(len(table.columns)) if any(row[place] for row in table.rows)]
-    lines = [[row[place] for place in kept] for row in (table.columns, *table.rows)]
-    widths = [max(len(line[place]) for line in lines) for place in range(len(kept))]
+    """The columns that are not empty, aligned."""
+    shown = table.without_empty_columns()
+    lines = [list(shown.columns), *shown.text_rows()]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in lines

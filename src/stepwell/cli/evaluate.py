@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ from stepwell.cli import evaluate_sets
 from stepwell.cli.options import require_extra
 from stepwell.core.errors import StepwellError
 from stepwell.runs.directory import RECIPE
+from stepwell.runs.metrics import LOSS, SCORED, features_of, loss
 
-_EPILOG = """With one argument: held-out losses, bits per dimension and distances of a run.
+_EPILOG = """With one argument: held-out losses, bits per dimension, distances and PSNR of a run.
 
 With two: distances between IMAGES and REFERENCE. Each is a folder of images, an .npz of uint8 images (images,
 x or arr_0), or an .npz of statistics (mu and sigma, as pytorch-fid, torch-fidelity and guided-diffusion write
@@ -26,7 +28,7 @@ images, or fashion16.
 Only distances on Inception's features are FID and KID. Inception's weights are looked for in --weights,
 $STEPWELL_INCEPTION, ~/.cache/stepwell and torch.hub's cache, else fetched once. Features are kept in
 ~/.cache/stepwell/features ($STEPWELL_CACHE; 8 kB an image for inception), so that a command that was stopped
-goes on where it was and a reference is computed once. Delete them at will."""
+continues where it was and a reference is computed once. They can be deleted at any time."""
 
 
 def register(verbs: Any) -> None:
@@ -79,9 +81,9 @@ def run(options: argparse.Namespace) -> None:
             f"{options.directory} is not a run. To compare it with other images, name them: "
             f"stepwell evaluate {options.directory} REFERENCE"
         )
-    given = evaluate_sets.given(options)
-    if given:
-        raise StepwellError(f"{', '.join(given)} compare two sets: name a REFERENCE, or leave them out.")
+    misplaced = evaluate_sets.options_of_sets(options)
+    if misplaced:
+        raise StepwellError(f"{', '.join(misplaced)} compare two sets: name a REFERENCE, or leave them out.")
     _score_run(options)
 
 
@@ -89,31 +91,14 @@ def _score_run(options: argparse.Namespace) -> None:
     from stepwell.recipes.build import trained
     from stepwell.recipes.score import Effort, score
 
-    made = trained(options.directory, averaged=not options.raw, step=options.checkpoint)
+    run = trained(options.directory, averaged=not options.raw, step=options.checkpoint)
     generated = 1000 if options.generated is None else options.generated
-    found = score(made, Effort(generated=generated, steps=options.steps))
+    values = score(run, Effort(generated=generated, steps=options.steps))
     if options.json:
-        print(json.dumps(found))
+        print(json.dumps(values))
         return
-    print(f"{options.directory}: {made.recipe.method} on {made.recipe.process}, held-out")
-    for name, value in found.items():
-        if name.startswith("objective/"):
-            print(f"  {name.removeprefix('objective/') + ' loss':28} {value:.5f}")
-    for name, value in found.get("bits_per_dimension", {}).items():
-        print(f"  {'bits per dimension, ' + name:28} {value:.4f}")
-    for name, distances in found.items():
-        if name.endswith("_features"):
-            _print_distances(name.removesuffix("_features"), distances)
-    if "super_resolution" in found:
-        near = found["super_resolution"]
-        print(
-            f"  PSNR to the originals, {near['images']} images: {near['psnr']:.2f} dB; of plain enlargement: "
-            f"{near['psnr_of_plain_enlargement']:.2f} dB"
-        )
-
-
-def _print_distances(features: str, found: dict[str, Any]) -> None:
-    title = "FID" if features == "inception" else f"Fréchet distance on {features} features (not FID)"
-    error = found["kernel_distance_standard_error"]
-    print(f"  {title}, {found['generated']} images: {found['frechet_distance']:.3f}")
-    print(f"  kernel distance: {found['kernel_distance']:.5f} ± {error:.5f}")
+    print(f"{options.directory}: {run.recipe.method} on {run.recipe.process}, held-out")
+    losses = [loss(key) for key in values if key.startswith(LOSS)]
+    for metric in (*losses, *SCORED):
+        if not math.isnan(metric.read(values)):
+            print(f"  {metric.name(features_of(values)):28} {metric.text(values)}")

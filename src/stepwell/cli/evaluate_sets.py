@@ -1,4 +1,4 @@
-"""`stepwell evaluate IMAGES REFERENCE`: two sets of images, in one process or several."""
+"""`stepwell evaluate IMAGES REFERENCE`: distances between two sets of images, in one process or several."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepwell.cli.progress import Bar
+from stepwell.runs.metrics import FRECHET, KERNEL
 
 if TYPE_CHECKING:
     from stepwell.evaluate.compare_sets import Comparison
@@ -28,8 +29,8 @@ def add_options(group: Any) -> None:
     group.add_argument("--batch", type=int, metavar="N", help="images at once (32)")
 
 
-def given(options: argparse.Namespace) -> list[str]:
-    """Which of them were written."""
+def options_of_sets(options: argparse.Namespace) -> list[str]:
+    """The options on the command line that only two sets have."""
     return [f"--{name}" for name in _OPTIONS if getattr(options, name) is not None]
 
 
@@ -58,44 +59,44 @@ def run(options: argparse.Namespace) -> None:
         ).on(own_device())
         with Bar(silent=group.rank > 0) as bar:
 
-            def tell(name: str, done: int, total: int) -> None:
+            def progress(name: str, done: int, total: int) -> None:
                 bar.update(f"features of {name}", done, total)
 
-            ours = side(options.directory, network, reading, tell)
-            theirs = side(options.reference, network, reading, tell)
+            images = side(options.directory, network, reading, progress)
+            reference = side(options.reference, network, reading, progress)
         if group.rank > 0:
             return
-        found = compare(ours, theirs, network)
-    print(json.dumps(_plain(found)) if options.json else _text(found, options))
+        result = compare(images, reference, network)
+    print(json.dumps(_plain(result)) if options.json else _text(result, network.name, options))
 
 
-def _plain(found: Comparison) -> dict[str, Any]:
-    kernel, shares = found.kernel, found.shares
+def _plain(result: Comparison) -> dict[str, Any]:
+    kernel, shares = result.kernel, result.shares
     return {
-        "measure": found.title,
-        "fid": found.frechet if found.title == "FID" else None,
-        "frechet_distance": found.frechet,
+        "measure": result.title,
+        "fid": result.frechet if result.title == "FID" else None,
+        "frechet_distance": result.frechet,
         "kernel_distance": None if kernel is None else kernel.mean,
         "kernel_distance_standard_error": None if kernel is None else kernel.standard_error,
         "precision": None if shares is None else shares.precision,
         "recall": None if shares is None else shares.recall,
-        "images": found.counts[0],
-        "reference_images": found.counts[1],
-        "extractor": found.identity,
-        "notes": list(found.notes),
+        "images": result.counts[0],
+        "reference_images": result.counts[1],
+        "extractor": result.identity,
+        "notes": list(result.notes),
     }
 
 
-def _text(found: Comparison, options: argparse.Namespace) -> str:
-    counts = ["an unknown number of" if count is None else f"{count:,}" for count in found.counts]
+def _text(result: Comparison, features: str, options: argparse.Namespace) -> str:
+    counts = ["an unknown number of" if count is None else f"{count:,}" for count in result.counts]
     lines = [
         f"{options.directory} ({counts[0]} images) and {options.reference} ({counts[1]} images)",
-        f"  {found.title}: {found.frechet:.4f}",
+        f"  {FRECHET.name(features)}: {result.frechet:{FRECHET.format}}",
     ]
-    if found.kernel is not None:
-        name = "KID" if found.title == "FID" else "kernel distance (not KID)"
-        lines.append(f"  {name}: {found.kernel.mean:.6f} ± {found.kernel.standard_error:.6f}")
-    if found.shares is not None:
-        lines.append(f"  precision: {found.shares.precision:.4f}   recall: {found.shares.recall:.4f}")
-    lines.append(f"  extractor: {found.identity}")
-    return "\n".join([*lines, *(f"  Note: {note}" for note in found.notes)])
+    if result.kernel is not None:
+        mean, error = (f"{value:{KERNEL.format}}" for value in result.kernel)
+        lines.append(f"  {KERNEL.name(features)}: {mean} ± {error}")
+    if result.shares is not None:
+        lines.append(f"  precision: {result.shares.precision:.4f}   recall: {result.shares.recall:.4f}")
+    lines.append(f"  extractor: {result.identity}")
+    return "\n".join([*lines, *(f"  Note: {note}" for note in result.notes)])

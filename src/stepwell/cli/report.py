@@ -1,4 +1,4 @@
-"""`stepwell report`: runs as one HTML file that needs nothing else."""
+"""`stepwell report`: write runs as one HTML page that needs no other file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def register(verbs: Any) -> None:
     )
     verb.add_argument("--out", type=Path, default=Path("report.html"), help="the file (report.html)")
     verb.add_argument(
-        "--grids", type=Path, metavar="FILE.png", help="also what every method made of the same noise"
+        "--grids", type=Path, metavar="FILE.png", help="also the images of every method from the same noise"
     )
     verb.set_defaults(run=run)
 
@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def write_report(summary: Summary, path: Path) -> int:
-    """Write the page; how many bytes it has."""
+    """Write the page; returns its size in bytes."""
     from stepwell.compare.report.page import render
 
     content = render(summary).encode()

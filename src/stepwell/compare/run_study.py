@@ -10,7 +10,7 @@ from typing import Any
 from stepwell.compare.pool import Event, run_trials
 from stepwell.compare.results import STUDY, LeftOut, Outcome, write_record
 from stepwell.compare.study import Study
-from stepwell.compare.summary import tell
+from stepwell.compare.summary import summarise_runs
 from stepwell.compare.trials import (
     Trial,
     base_trials,
@@ -102,4 +102,4 @@ def summary_of(study: Study, rates: dict[str, float], places: Places) -> Summary
     if not runs:
         reasons = "".join(f"\n  - {one.path}: {one.reason}" for one in places.failures[:5])
         raise StepwellError(f"no run of the study was finished:{reasons}")
-    return tell(runs, places.failures, study.plain(), [study.name])
+    return summarise_runs(runs, places.failures, study)

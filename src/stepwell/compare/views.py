@@ -1,34 +1,53 @@
-"""What a comparison found, as plain values: the command line prints them, pages draw them."""
+"""A comparison's result as plain values: the command line prints it, the report draws it."""
 
 from __future__ import annotations
 
 import base64
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from stepwell.compare.results import LeftOut, Outcome
-from stepwell.compare.stats import smoothed
+from stepwell.compare.stats import Ratio, smoothed
+from stepwell.runs.metrics import Metric
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""Of methods, in order: Okabe and Ito's, which colour-blind readers can tell apart, without the yellow."""
+ON_DARK = (*COLOURS[:-1], "#F2F2F2")
+"""The same on a dark page."""
+MOST_POINTS, MOST_HEAT_ROWS = 120, 24
+"""Of a curve and of a density map; longer ones are thinned."""
+
+Cell = str | int | float | Ratio | None
+"""What a table holds; it becomes text where it is printed."""
+
+
+def cell_text(cell: Cell) -> str:
+    """A cell as text: four digits, empty where there is no value."""
+    if cell is None:
+        return ""
+    return f"{cell:.4g}" if isinstance(cell, float) else str(cell)
 
 
 @dataclass(frozen=True)
 class Table:
-    """Text in rows; the first cell of a row names it."""
+    """Rows of cells; the first cell of a row names it."""
 
     caption: str
     columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    rows: tuple[tuple[Cell, ...], ...]
 
+    def text_rows(self) -> list[list[str]]:
+        """The rows as text."""
+        return [[cell_text(cell) for cell in row] for row in self.rows]
 
-@dataclass(frozen=True)
-class Metric:
-    """Something that runs are scored by; lower is better."""
-
-    key: str
-    """As records have it: objective/none, ..."""
-    name: str
-    """In words."""
+    def without_empty_columns(self) -> Table:
+        """Only the columns that have a value: most are empty while runs go on."""
+        columns = range(len(self.columns))
+        kept = [c for c in columns if c == 0 or any(row[c] not in (None, "") for row in self.rows)]
+        rows = tuple(tuple(row[c] for c in kept) for row in self.rows)
+        return Table(self.caption, tuple(self.columns[c] for c in kept), rows)
 
 
 @dataclass(frozen=True)
@@ -54,16 +73,16 @@ class MethodView:
 
     name: str
     colour: int
-    """Its place among all methods of the summary: the same everywhere."""
+    """Its index among all methods of the summary: the same everywhere."""
     against: str | None
     """The method that it is judged against; None for the baseline."""
     seeds: tuple[int, ...]
     density: Heat | None
     """Of its first seed."""
     effective_weight: tuple[float, ...]
-    """At the end of its first seed: what the losses weigh in equal bins of unit time, mean 1."""
+    """Density times loss weight in equal bins of unit time, mean 1, at the end of its first seed."""
     bands: tuple[float, ...]
-    """At the end, mean over seeds: the plain held-out loss in equal bands of unit time."""
+    """The plain held-out loss in equal bands of unit time, at the end, mean over seeds."""
     sheet: Sheet | None
 
 
@@ -80,7 +99,7 @@ class RunView:
     seconds: tuple[float, ...]
     """Training seconds, evaluation excluded."""
     values: dict[str, tuple[float | None, ...]]
-    """By metric, smoothed as the scores are."""
+    """By the key of the loss, smoothed as the ratios are."""
     warnings: tuple[str, ...] = ()
 
 
@@ -91,11 +110,11 @@ class Workload:
     name: str
     baseline: str
     table: Table
-    """Every method against what it is judged by, with intervals."""
+    """Every method against the one that it is judged against."""
     methods: tuple[MethodView, ...]
     runs: tuple[RunView, ...]
     settings: dict[str, Any]
-    """What all its runs have in common."""
+    """The settings that all its runs share."""
 
 
 @dataclass(frozen=True)
@@ -110,15 +129,15 @@ class Profile:
 
 @dataclass(frozen=True)
 class Summary:
-    """Everything that is to be told about a handful of runs."""
+    """Everything that a comparison of runs has to report."""
 
     title: str
     verdict: tuple[str, ...]
-    """Sentences, the one to remember first."""
+    """Sentences, the most important one first."""
     notes: tuple[str, ...]
-    """How to read it: what was counted, at which rate it errs, what is missing."""
+    """How to read it: what was measured, at which error rate, what is missing."""
     metrics: tuple[Metric, ...]
-    """The first one is what the verdict is about."""
+    """The losses that have curves; the verdict is about the first one."""
     workloads: tuple[Workload, ...]
     overall: Table | None = None
     """Over all workloads, if there are several."""
@@ -128,56 +147,70 @@ class Summary:
     reproduce: tuple[str, ...] = ()
     """Commands."""
     running: bool = False
-    """Whether a run has steps left."""
+    """Whether a run is not finished."""
+
+    @property
+    def colours(self) -> dict[str, int]:
+        """The colour of every method by its name."""
+        by_name = {method.name: method.colour for workload in self.workloads for method in workload.methods}
+        return by_name | {profile.method: profile.colour for profile in self.profiles}
 
     def plain(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
+        """For JSON, with tables as text."""
+        shown = replace(
+            self,
+            workloads=tuple(replace(one, table=_as_text(one.table)) for one in self.workloads),
+            overall=self.overall and _as_text(self.overall),
+        )
+        metrics = tuple({"key": metric.key, "name": metric.title} for metric in self.metrics)
+        return {**asdict(shown), "metrics": metrics}
 
 
-MOST_POINTS, MOST_HEAT_ROWS = 120, 24
+def _as_text(table: Table) -> Table:
+    return replace(table, rows=tuple(map(tuple, table.text_rows())))
 
 
 def method_view(
     method: str, runs: Sequence[Outcome], colour: int, against: str | None, seconds: float
 ) -> MethodView:
-    """A method over its seeds, with images that it made nearest to a training time."""
+    """A method over its seeds, with the images that it generated nearest to a training time."""
     first = runs[0]
     last = [run.evaluations[-1].get("bands") or [] for run in runs]
     bands = [sum(values) / len(values) for values in zip(*last, strict=False) if None not in values]
-    looks = [record for record in first.evaluations if record.get("density")]
-    kept = thinned(looks, MOST_HEAT_ROWS)
+    with_density = [record for record in first.evaluations if record.get("density")]
+    kept = thinned(with_density, MOST_HEAT_ROWS)
     return MethodView(
         method,
         colour,
         against,
         tuple(run.seed for run in runs),
         Heat(tuple(r["images"] for r in kept), tuple(_short(r["density"]) for r in kept)) if kept else None,
-        _short(looks[-1].get("effective_weight", ())) if looks else (),
+        _short(with_density[-1].get("effective_weight", ())) if with_density else (),
         _short(bands),
         _sheet(first, seconds),
     )
 
 
 def _sheet(run: Outcome, seconds: float) -> Sheet | None:
-    """The images that the run made nearest to a training time, so that methods are shown at equal time."""
+    """The images generated nearest to a training time, so that methods are shown at equal time."""
     times = {int(record["step"]): float(record["seconds"]) for record in run.evaluations}
-    found = []
+    sheets = []
     for path in run.path.glob("samples/step-*.png"):
         number = path.stem.removeprefix("step-")
         if number.isdigit() and int(number) in times:
-            found.append((abs(times[int(number)] - seconds), int(number), path))
-    if not found:
+            sheets.append((abs(times[int(number)] - seconds), int(number), path))
+    if not sheets:
         return None
-    _, step, path = min(found)
+    _, step, path = min(sheets)
     picture = base64.b64encode(path.read_bytes()).decode("ascii")
     caption = f"{run.method}, seed {run.seed}: step {step}, {times[step]:.0f} training seconds"
     return Sheet(f"data:image/png;base64,{picture}", caption)
 
 
-def run_view(run: Outcome, metrics: Sequence[str]) -> RunView:
+def run_view(run: Outcome, losses: Sequence[Metric]) -> RunView:
     """A run's curves."""
-    values = {metric: smoothed(run.values(metric)) for metric in metrics if metric in run.evaluations[-1]}
+    keys = [loss.key for loss in losses if loss.key in run.evaluations[-1]]
+    curves = {key: smoothed(run.values(key)) for key in keys}
     places = thinned(range(len(run.evaluations)), MOST_POINTS)
     at = [run.evaluations[place] for place in places]
     return RunView(
@@ -188,13 +221,13 @@ def run_view(run: Outcome, metrics: Sequence[str]) -> RunView:
         tuple(int(record["step"]) for record in at),
         tuple(float(record["images"]) for record in at),
         tuple(round(float(record["seconds"]), 2) for record in at),
-        {metric: tuple(_digits(found[place]) for place in places) for metric, found in values.items()},
+        {key: tuple(_digits(curve[place]) for place in places) for key, curve in curves.items()},
         run.warnings,
     )
 
 
 def thinned(values: Sequence[Any], most: int) -> list[Any]:
-    """At most so many, evenly chosen, the first and the last among them."""
+    """At most `most` of the values, evenly chosen, with the first and the last."""
     count = len(values)
     if count <= most:
         return list(values)
@@ -210,7 +243,7 @@ def _digits(value: float) -> float | None:
 
 
 def shared_settings(recipes: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The settings that all have in common."""
+    """The settings that all recipes share."""
     first = recipes[0]
     return {
         key: value

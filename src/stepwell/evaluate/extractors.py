@@ -21,6 +21,7 @@ from stepwell.core import require
 from stepwell.core.errors import InvalidParameter, Unsupported
 from stepwell.data.source import to_unit
 from stepwell.evaluate import inception, resnet_cifar, weights
+from stepwell.runs.metrics import FRECHET
 
 FILE = "fashion16_features.safetensors"
 DIMENSIONS = 64
@@ -134,9 +135,7 @@ class Extractor:
     @property
     def title(self) -> str:
         """What the Fréchet distance on these features may be called."""
-        if self.name == "inception":
-            return "FID"
-        return f"Fréchet distance on {self.name} features (not FID)"
+        return FRECHET.name(self.name)
 
     def on(self, device: str | torch.device) -> Extractor:
         """The same extractor, working on another device; features come back to the CPU."""

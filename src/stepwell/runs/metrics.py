@@ -36,6 +36,8 @@ class Metric:
     """The recipe setting without which it is not measured."""
     details: str = ""
     """What `stepwell evaluate` adds in brackets, as a format string over the section of the score."""
+    note: str = ""
+    """How to read it in a comparison."""
     on_inception: str = ""
     """Its usual name, which only distances on Inception's features may have."""
 
@@ -66,7 +68,9 @@ class Metric:
         """What ratios are taken of, lower is better: the value, or the relative RMS error behind decibels."""
         if self.unit == "dB":
             return float(10 ** (-value / 20))
-        return 1 / value if self.higher_is_better else value
+        if self.higher_is_better:
+            return 1 / value if value else math.inf
+        return value
 
     @property
     def error_title(self) -> str:
@@ -114,6 +118,7 @@ PSNR = Metric(
     of_images=True,
     needs="super_resolution",
     details="{images} images; plain enlargement: {psnr_of_plain_enlargement:.2f} dB",
+    note="RMS errors are those of the mean PSNR, which favours blurred images: read them with the distance.",
 )
 SCORED = (BITS, FRECHET, KERNEL, PSNR)
 """What a finished run is scored by, in the order of tables."""

@@ -140,7 +140,7 @@ def _range(found: Estimate | None) -> str:
 
 def _draw(found: Approximation, title: str, path: Path) -> None:
     """One panel a measure, over |S|; bands are 95 % intervals."""
-    from stepwell.compare.colours import COLOURS
+    from stepwell.compare.views import COLOURS
 
     picture = figure.blank(13.5, 4.2)
     picture.suptitle(f"{title}, target {found.target}", fontsize=11)

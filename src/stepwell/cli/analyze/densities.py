@@ -167,7 +167,7 @@ def _heat(axes: Any, found: Densities, top: float) -> Any:
 
 
 def _lines(axes: Any, still: Sequence[Densities]) -> None:
-    from stepwell.compare.colours import COLOURS
+    from stepwell.compare.views import COLOURS
 
     for index, each in enumerate(still):
         count = len(each.compared[0])

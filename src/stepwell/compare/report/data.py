@@ -1,4 +1,4 @@
-"""What the page's charts need of a summary, small enough to be part of the page."""
+"""The data of the page's charts as compact JSON, embedded in the page."""
 
 from __future__ import annotations
 
@@ -8,24 +8,20 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from stepwell.compare.colours import COLOURS
-from stepwell.compare.views import Heat, MethodView, RunView, Summary
+from stepwell.compare.views import COLOURS, Heat, MethodView, RunView, Summary
 
 OCTAVES = 6
-"""Densities are kept between 2^-6 and 2^6 times uniform: a byte each, 3 % fine."""
+"""Densities are clipped to 2^-6 and 2^6 times uniform: one byte each, exact to 3 %."""
 
 
 def chart_data(summary: Summary) -> dict[str, Any]:
     """Curves, densities, bands and profiles as JSON values."""
-    colours = {m.name: m.colour for w in summary.workloads for m in w.methods}
-    colours.update({profile.method: profile.colour for profile in summary.profiles})
+    methods = sorted(summary.colours.items(), key=lambda item: item[1])
     return {
         "palette": len(COLOURS),
         "octaves": OCTAVES,
-        "metrics": [{"key": metric.key, "name": metric.name} for metric in summary.metrics],
-        "methods": [
-            {"name": name, "colour": colours[name]} for name in sorted(colours, key=colours.__getitem__)
-        ],
+        "metrics": [{"key": metric.key, "name": metric.title} for metric in summary.metrics],
+        "methods": [{"name": name, "colour": colour} for name, colour in methods],
         "workloads": [
             {
                 "name": workload.name,
@@ -48,7 +44,7 @@ def chart_data(summary: Summary) -> dict[str, Any]:
 
 
 def embedded(value: Any) -> str:
-    """JSON that cannot end the script element it stands in, nor start another."""
+    """JSON that can neither end the script element around it nor start another."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -75,7 +71,7 @@ def _run(run: RunView) -> dict[str, Any]:
 
 
 def _heat(heat: Heat) -> dict[str, Any]:
-    """One byte a cell: its logarithm."""
+    """One byte per cell: the logarithm of the density."""
     cells = bytes(_byte(height) for row in heat.rows for height in row)
     return {
         "images": _short(heat.images),
@@ -92,7 +88,7 @@ def _byte(height: float) -> int:
 
 
 def _short(values: Iterable[float | None]) -> list[float | int | None]:
-    """Five digits: more than a screen shows."""
+    """Five digits, more than a screen shows."""
     return [_digits(value) for value in values]
 
 

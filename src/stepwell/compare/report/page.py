@@ -1,4 +1,4 @@
-"""The parts of the page that are text and tables; whatever came from outside is escaped here."""
+"""The report as one HTML page: text and tables, escaped here, with style, scripts and chart data."""
 
 from __future__ import annotations
 
@@ -12,147 +12,126 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-from stepwell.compare.colours import COLOURS, ON_DARK
 from stepwell.compare.report.data import chart_data, embedded
 from stepwell.compare.report.tables import swatch, table
-from stepwell.compare.views import Sheet, Summary, Table, Workload
+from stepwell.compare.views import COLOURS, ON_DARK, Cell, Sheet, Summary, Table, Workload
 
 _PICTURE = re.compile(r"data:image/(png|jpeg|gif|webp);base64,[A-Za-z0-9+/=]+")
 
 
 def parts(summary: Summary) -> dict[str, str]:
-    """HTML by the place where it goes."""
+    """HTML by the section that it fills."""
     return {
         "verdict": _verdict(summary),
         "results": _results(summary),
         "samples": _samples(summary),
-        "doubts": _doubts(summary),
-        "particulars": _particulars(summary),
+        "caveats": _caveats(summary),
+        "details": _details(summary),
     }
 
 
 def _verdict(summary: Summary) -> str:
     first, *others = summary.verdict or (summary.title,)
-    said = f'<p class="verdict">{escape(first)}</p>'
-    said += "".join(f'<p class="aside">{escape(sentence)}</p>' for sentence in others)
+    html = f'<p class="verdict">{escape(first)}</p>'
+    html += "".join(f'<p class="aside">{escape(sentence)}</p>' for sentence in others)
     if summary.notes:
-        said += f'<div class="notes"><h2>How to read this</h2>{_list(map(escape, summary.notes))}</div>'
-    return said
+        html += f'<div class="notes"><h2>How to read this</h2>{_list(map(escape, summary.notes))}</div>'
+    return html
 
 
 def _results(summary: Summary) -> str:
-    colours = {m.name: m.colour for w in summary.workloads for m in w.methods}
     tables = [] if summary.overall is None else [("All workloads", summary.overall)]
     tables += [(workload.name, workload.table) for workload in summary.workloads]
-    shown = "".join(
-        f"<h3>{escape(name)}</h3>{table(found, colours, name)}" for name, found in tables if found.rows
+    html = "".join(
+        f"<h3>{escape(name)}</h3>{table(content, summary.colours, name)}"
+        for name, content in tables
+        if content.rows
     )
-    return f"<h2>Results</h2>{shown}" if shown else ""
+    return _section("Results", html)
+
+
+def _section(title: str, html: str) -> str:
+    return f"<h2>{title}</h2>{html}" if html else ""
 
 
 def _samples(summary: Summary) -> str:
-    shown = "".join(_sheets(workload) for workload in summary.workloads)
-    return f"<h2>Samples</h2>{shown}" if shown else ""
+    return _section("Samples", "".join(map(_sheets, summary.workloads)))
 
 
 def _sheets(workload: Workload) -> str:
     figures = "".join(
         f'<figure data-colour="{method.colour}">{_picture(method.sheet)}<figcaption>'
-        f"{swatch(method.colour)}<b>{escape(method.name)}</b> {escape(_rest(method.sheet, method.name))}"
-        "</figcaption></figure>"
+        f"{swatch(method.colour)}<b>{escape(method.name)}</b> "
+        f"{escape(method.sheet.caption.removeprefix(method.name).lstrip(',: '))}</figcaption></figure>"
         for method in workload.methods
         if method.sheet is not None and _PICTURE.fullmatch(method.sheet.uri)
     )
     return f'<h3>{escape(workload.name)}</h3><div class="sheets">{figures}</div>' if figures else ""
 
 
-def _rest(sheet: Sheet, name: str) -> str:
-    """A caption without the method's name, which stands before it."""
-    return sheet.caption.removeprefix(name).lstrip(",: ")
-
-
 def _picture(sheet: Sheet) -> str:
     return f'<img src="{escape(sheet.uri)}" alt="Generated images: {escape(sheet.caption)}">'
 
 
-def _doubts(summary: Summary) -> str:
-    """What a reader should know before believing: directories left out, warnings, runs that stopped early."""
-    groups = [
-        ("Left out", [_where(left.path, left.reason) for left in summary.left_out]),
-        (
-            "Warnings",
-            [_where(run.path, text) for w in summary.workloads for run in w.runs for text in run.warnings],
-        ),
-        (
-            "Not finished",
-            [
-                _where(
-                    run.path,
-                    f"{run.method}, seed {run.seed}, stopped at step {run.steps[-1] if run.steps else 0}",
-                )
-                for workload in summary.workloads
-                for run in workload.runs
-                if not run.finished
-            ],
-        ),
+def _caveats(summary: Summary) -> str:
+    """Directories left out, warnings, and runs that stopped early."""
+    runs = [run for workload in summary.workloads for run in workload.runs]
+    stopped = [
+        (run.path, f"{run.method}, seed {run.seed}, stopped at step {run.steps[-1] if run.steps else 0}")
+        for run in runs
+        if not run.finished
     ]
-    shown = "".join(f"<h3>{title}</h3>{_list(items)}" for title, items in groups if items)
-    return f"<h2>Doubts</h2>{shown}" if shown else ""
+    groups = {
+        "Left out": [(one.path, one.reason) for one in summary.left_out],
+        "Warnings": [(run.path, text) for run in runs for text in run.warnings],
+        "Not finished": stopped,
+    }
+    html = ""
+    for title, items in groups.items():
+        if items:
+            entries = (f"<code>{escape(path)}</code> {escape(text)}" for path, text in items)
+            html += f"<h3>{title}</h3>{_list(entries)}"
+    return _section("Caveats", html)
 
 
-def _where(path: str, what: str) -> str:
-    return f"<code>{escape(path)}</code> {escape(what)}"
-
-
-def _particulars(summary: Summary) -> str:
-    shown = "".join(_workload(index, workload, summary) for index, workload in enumerate(summary.workloads))
+def _details(summary: Summary) -> str:
+    html = "".join(_workload(index, workload, summary) for index, workload in enumerate(summary.workloads))
     if summary.environment:
-        shown += _folded("environment", "Environment", _pairs(summary.environment))
+        html += _folded("environment", "Environment", _pairs(summary.environment))
     if summary.reproduce:
         commands = escape("\n".join(summary.reproduce))
-        shown += (
+        html += (
             '<h3>How to reproduce</h3><div class="commands">'
             '<button type="button" data-copy="commands">Copy</button>'
             f'<pre tabindex="0" aria-label="Commands"><code id="commands">{commands}</code></pre></div>'
         )
-    return f"<h2>Particulars</h2>{shown}" if shown else ""
+    return _section("Details", html)
 
 
 def _workload(index: int, workload: Workload, summary: Summary) -> str:
-    shown = _folded(f"runs-{index}", f"Runs of {workload.name}", _runs(workload, summary))
+    html = _folded(f"runs-{index}", f"Runs of {workload.name}", _runs(workload, summary))
     if workload.settings:
         title = f"Settings that all runs of {workload.name} share"
-        shown += _folded(f"settings-{index}", title, _pairs(workload.settings))
-    return shown
+        html += _folded(f"settings-{index}", title, _pairs(workload.settings))
+    return html
 
 
 def _runs(workload: Workload, summary: Summary) -> str:
     """Every run and where its curves end."""
-    columns = (
-        "method",
-        "seed",
-        *(metric.name for metric in summary.metrics),
-        "steps",
-        "images",
-        "seconds",
-        "directory",
-    )
-    rows = tuple(
+    titles = (metric.title for metric in summary.metrics)
+    columns = ("method", "seed", *titles, "steps", "images", "seconds", "directory")
+    rows: tuple[tuple[Cell, ...], ...] = tuple(
         (
             run.method,
-            str(run.seed),
+            run.seed,
             *(_last(run.values.get(metric.key, ())) for metric in summary.metrics),
             *(_last(axis) for axis in (run.steps, run.images, run.seconds)),
             run.path + ("" if run.finished else " (not finished)"),
         )
         for run in workload.runs
     )
-    colours = {method.name: method.colour for method in workload.methods}
-    return table(
-        Table("At the last evaluation, smoothed as the curves are", columns, rows),
-        colours,
-        f"Runs of {workload.name}",
-    )
+    content = Table("At the last evaluation, smoothed as the curves are", columns, rows)
+    return table(content, summary.colours, f"Runs of {workload.name}")
 
 
 def _last(values: Sequence[float | None]) -> str:
@@ -190,13 +169,13 @@ _SCRIPTS = (
     "live",
     "start",
 )
-"""In the order in which they build on each other."""
-_KEPT = "Made by <code>stepwell report</code>; it needs nothing else: keep it, mail it, open it offline."
-_WATCHED = "Served by <code>stepwell watch</code>; <code>stepwell report</code> makes a file to keep."
+"""In the order of their dependencies."""
+_REPORT_FOOTER = "Written by <code>stepwell report</code>; it needs no other file and opens offline."
+_WATCH_FOOTER = "Served by <code>stepwell watch</code>; <code>stepwell report</code> writes a file to keep."
 
 
 def render(summary: Summary, live: str | None = None) -> str:
-    """The page; `live` is the state of a watched page, None makes a page that asks nobody for anything."""
+    """The page; `live` is the state of a watched page, None makes a page without any requests."""
     content = payload(summary, live)
     style, script = _style(), _script()
     filled = {f"part_{name}": text for name, text in content["parts"].items()}
@@ -208,26 +187,26 @@ def render(summary: Summary, live: str | None = None) -> str:
         style=style,
         script=script,
         data=embedded(data),
-        footer=_KEPT if live is None else _WATCHED,
+        footer=_REPORT_FOOTER if live is None else _WATCH_FOOTER,
     )
 
 
 def payload(summary: Summary, state: str | None) -> dict[str, Any]:
-    """What a page that is already open needs to show the same."""
+    """The content of the page, for one that is already open."""
     return {"title": summary.title, "state": state, "parts": parts(summary), "data": chart_data(summary)}
 
 
 def version(content: dict[str, Any]) -> str:
-    """Changes when the content does."""
+    """A digest of the content."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _policy(style: str, script: str, live: bool) -> str:
-    """Our own style and script, pictures that are part of the page, and nothing else."""
-    asks = "'self'" if live else "'none'"
+    """The content security policy: our own style and script, embedded images, and nothing else."""
+    requests = "'self'" if live else "'none'"
     return (
         f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; img-src data:; "
-        f"connect-src {asks}; base-uri 'none'; form-action 'none'"
+        f"connect-src {requests}; base-uri 'none'; form-action 'none'"
     )
 
 
@@ -236,7 +215,7 @@ def _digest(text: str) -> str:
 
 
 def _style() -> str:
-    """The style sheet, and a class a colour."""
+    """The style sheet, with a class for each colour."""
     rules = "".join(
         f".c{index}{{color:light-dark({light},{dark})}}\n"
         for index, (light, dark) in enumerate(zip(COLOURS, ON_DARK, strict=True))
@@ -245,7 +224,7 @@ def _style() -> str:
 
 
 def _script() -> str:
-    """All scripts in one scope of their own."""
+    """All scripts in one function scope."""
     body = "\n".join(_text(f"script/{name}.js") for name in _SCRIPTS)
     return f'(() => {{\n"use strict";\n{body}}})();\n'
 

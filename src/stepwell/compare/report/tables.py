@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from html import escape
 
-from stepwell.compare.colours import COLOURS
-from stepwell.compare.views import Table
+from stepwell.compare.stats import Ratio
+from stepwell.compare.views import COLOURS, Cell, Table, cell_text
 
-_ESTIMATE = re.compile(r"(?P<value>\S+) (?P<interval>\((?P<low>\S+) to (?P<high>\S+)\))(?P<rest>.*)")
 _WIDTH, _FARTHEST = 132, math.log(4)
-"""Of a picture: pixels; and the ratio at its ends, at most."""
+"""Of a picture: pixels; and the logarithm of the ratio at its ends, at most."""
 
 
 def table(content: Table, colours: Mapping[str, int], name: str) -> str:
     """A table in a box of its own, which scrolls sideways where the screen is narrow."""
-    content = _without_empty_columns(content)
-    reaches = [_reach([row[place] for row in content.rows]) for place in range(len(content.columns))]
+    content = content.without_empty_columns()
+    limits = [_limit(column) for column in zip(*content.rows, strict=True)]
     head = "".join(f'<th scope="col">{escape(column)}</th>' for column in content.columns)
     body = ""
     for first, *cells in content.rows:
-        colour = colours.get(first)
+        title = cell_text(first)
+        colour = colours.get(title)
         mark = swatch(colour) if colour is not None else ""
-        body += f'<tr><th scope="row">{mark}{escape(first)}</th>'
+        body += f'<tr><th scope="row">{mark}{escape(title)}</th>'
         body += "".join(
-            f"<td>{_cell(cell, reach, colour)}</td>" for cell, reach in zip(cells, reaches[1:], strict=True)
+            f"<td>{_cell(cell, limit, colour)}</td>" for cell, limit in zip(cells, limits[1:], strict=True)
         )
         body += "</tr>"
     return (
@@ -36,56 +35,36 @@ def table(content: Table, colours: Mapping[str, int], name: str) -> str:
     )
 
 
-def _without_empty_columns(content: Table) -> Table:
-    """While runs go on, most of what will be known of them is not."""
-    kept = [
-        place
-        for place in range(len(content.columns))
-        if place == 0 or any(row[place] for row in content.rows)
-    ]
-    columns = tuple(content.columns[place] for place in kept)
-    return Table(content.caption, columns, tuple(tuple(row[place] for place in kept) for row in content.rows))
-
-
 def swatch(colour: int) -> str:
     """A dot in a method's colour; past the palette a ring, then a square."""
-    look = f"c{colour % len(COLOURS)} d{colour // len(COLOURS)}"
-    return f'<span class="swatch {look}" aria-hidden="true"></span>'
+    style = f"c{colour % len(COLOURS)} d{colour // len(COLOURS)}"
+    return f'<span class="swatch {style}" aria-hidden="true"></span>'
 
 
-def _cell(text: str, reach: float, colour: int | None) -> str:
-    """An estimate stands out before its interval, with a picture of both."""
-    found = _ESTIMATE.fullmatch(text)
-    if found is None:
-        return escape(text)
-    value, interval, rest = (escape(found[name]) for name in ("value", "interval", "rest"))
-    return f'<b>{value}</b> <span class="interval">{interval}</span>{rest}{_picture(found, reach, colour)}'
+def _cell(cell: Cell, limit: float, colour: int | None) -> str:
+    """A ratio stands out before its interval, with a picture of both."""
+    if not isinstance(cell, Ratio) or not cell.interval:
+        return escape(cell_text(cell))
+    text = f'<b>{cell.mean:.2f}</b> <span class="interval">{cell.interval}</span>'
+    return text + _picture(cell, limit, colour)
 
 
-def _reach(cells: list[str]) -> float:
+def _limit(column: tuple[Cell, ...]) -> float:
     """How far from 1 a column's intervals go, on a logarithmic scale."""
-    found = [match for cell in cells if (match := _ESTIMATE.fullmatch(cell))]
-    logs = [log for match in found for name in ("low", "high") if (log := _log(match[name])) is not None]
-    return min(max([math.log(1.1), *map(abs, logs)]), _FARTHEST)
+    ratios = [cell for cell in column if isinstance(cell, Ratio) and cell.interval]
+    ends = [abs(_log(end)) for ratio in ratios for end in (ratio.low, ratio.high)]
+    return min(max([math.log(1.1), *ends]), _FARTHEST)
 
 
-def _log(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    if value <= 0:
-        return -math.inf
-    return math.log(value) if value == value else None
+def _log(value: float) -> float:
+    return math.log(value) if value > 0 else -math.inf
 
 
-def _picture(found: re.Match[str], reach: float, colour: int | None) -> str:
-    """A dot and its interval about the line of 1; left of it is better."""
-    places = [_log(found[name]) for name in ("value", "low", "high")]
-    if None in places:
-        return ""
+def _picture(ratio: Ratio, limit: float, colour: int | None) -> str:
+    """A dot and its interval around the line of 1; left of it is better."""
     middle, low, high = (
-        round((min(max(log or 0.0, -reach), reach) / reach + 1) / 2 * (_WIDTH - 8) + 4, 1) for log in places
+        round((min(max(_log(value), -limit), limit) / limit + 1) / 2 * (_WIDTH - 8) + 4, 1)
+        for value in (ratio.mean, ratio.low, ratio.high)
     )
     ink = f"c{colour % len(COLOURS)}" if colour is not None else ""
     return (
