@@ -117,7 +117,7 @@ def test_an_unfinished_cache_is_told_with_the_command_that_finishes_it(
     def stop(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("stepwell.data.latent_cache.write", stop)
+    monkeypatch.setattr("stepwell.data.encode.write_shard", stop)
     with pytest.raises(KeyboardInterrupt):
         main(encode(home, out="half"))
     monkeypatch.undo()
@@ -137,7 +137,7 @@ def test_bad_input_is_one_line(home: Path, tmp_path: Path, capsys: pytest.Captur
     assert "scale must be" in refused(capsys, *encode(home, "--scale", "big"))
     assert "shard must be" in refused(capsys, *encode(home, "--shard", "0"))
     assert "batch must be" in refused(capsys, *encode(home, "--batch", "0"))
-    assert "is no data" in refused(capsys, "data", "show", str(tmp_path / "nowhere"))
+    assert "not found" in refused(capsys, "data", "show", str(tmp_path / "nowhere"))
     train = ["train", "images", f"data={home / 'latents'}", *SMALL, f"out={tmp_path / 'run'}"]
     assert "size=32 cannot change that" in refused(capsys, *train, "size=32")
 

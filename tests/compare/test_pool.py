@@ -152,7 +152,7 @@ def test_a_failed_run_does_not_stop_the_others(
     capsys.readouterr()
     assert main(["compare", *words]) == 2
     caught = capsys.readouterr()
-    assert "cannot make the run directory" in caught.err
+    assert "cannot create the run directory" in caught.err
     assert "1 runs failed, the others are scored" in caught.err
     assert "No verdict: 2 seeds" in caught.out
     assert "Traceback" not in caught.out + caught.err

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from stepwell.core.errors import InvalidParameter
 from stepwell.core.tick import Tick
-from stepwell.data.batches import Ahead, Batches
+from stepwell.data.batches import Batches, Prefetched
 from stepwell.data.load import load
 from stepwell.data.source import BadData, InMemory, OnDisk, to_unit
 
@@ -105,14 +105,14 @@ def test_folders_give_equal_batches_wherever_they_are_kept(
         Image.fromarray(rng.integers(0, 256, (9, 12, 3), dtype=np.uint8)).save(tmp_path / f"{number}.png")
     base = Batches(load(str(tmp_path), size=8).train, 5, seed=0)
     other = Batches(load(str(tmp_path), size=8, workers=workers, memory_bytes=memory_bytes).train, 5, seed=0)
-    ahead = Ahead(other)
+    ahead = Prefetched(other)
     for step in range(6):
         assert torch.equal(ahead.at(Tick(0, step)).x0, base.at(Tick(0, step)).x0)
 
 
 def test_looking_ahead_changes_nothing() -> None:
     batches = Batches(source(30, flips=True), 8, seed=3)
-    ahead = Ahead(batches)
+    ahead = Prefetched(batches)
     # Out of turn too, as after a resume: what was made ahead is then thrown away.
     for tick in [*islice(ticks(1, 2), 20), Tick(0, 3), Tick(0, 9, 1), Tick(0, 10), Tick(1, 11)]:
         assert torch.equal(ahead.at(tick, 2).x0, batches.at(tick, 2).x0)
@@ -125,14 +125,14 @@ def test_errors_of_the_thread_reach_the_caller() -> None:
         return torch.zeros(1, 2, 2, dtype=torch.uint8)
 
     batches = Batches(OnDisk(decode, 20, (1, 2, 2), name="disk"), 4, seed=0)
-    ahead = Ahead(batches)
+    ahead = Prefetched(batches)
     with pytest.raises(BadData, match="13 is broken"):
         [ahead.at(Tick(0, step)) for step in range(5)]
 
 
 def test_what_cannot_work_is_refused() -> None:
     batches = Batches(source(4), 2, seed=0)
-    with pytest.raises(InvalidParameter, match="micro-batch 2 does not exist among 2"):
+    with pytest.raises(InvalidParameter, match="no micro-batch 2 with accumulate=2"):
         batches.at(Tick(0, 0, micro=2), accumulate=2)
     with pytest.raises(InvalidParameter, match="batch must be a whole number"):
         Batches(source(4), 0, seed=0)

@@ -13,12 +13,11 @@ from torch import multiprocessing
 from torch.nn import functional as F
 
 from stepwell.core.errors import InvalidParameter
-from stepwell.data import latent_cache as latent_manifest
 from stepwell.data.encode import Storage, encode, plan_of
-from stepwell.data.latent_cache import Manifest
+from stepwell.data.latent_cache import NAME, Manifest, read_manifest
 from stepwell.data.load import load
 from stepwell.data.source import BadData, DataSet, InMemory, split, to_unit
-from stepwell.runs import io as whole
+from stepwell.runs import io
 
 COUNT, SHARD, BATCH = 50, 8, 3
 """45 to train on make six shards of three batches (the last of two), 5 held out one of two."""
@@ -99,7 +98,7 @@ def test_an_interrupted_encode_goes_on_where_it_stopped(tmp_path: Path, at: int)
     first, second = MeanOfTiles(fails_at=at), MeanOfTiles()
     with pytest.raises(KeyboardInterrupt):
         make(broken, encoder=first)
-    with pytest.raises(BadData, match=r"unfinished cache of latents: .*stepwell data encode noise"):
+    with pytest.raises(BadData, match=r"unfinished folder of latents: .*stepwell data encode noise"):
         load(str(broken))
     make(broken, encoder=second)
     assert content(broken) == content(whole)
@@ -185,7 +184,7 @@ def test_another_autoencoder_data_or_storage_never_mix(tmp_path: Path, finished:
 
 def test_a_folder_of_something_else_is_not_written_into(tmp_path: Path) -> None:
     (tmp_path / "photo.png").write_bytes(b"")
-    with pytest.raises(BadData, match="not empty and no folder of latents"):
+    with pytest.raises(BadData, match="not empty and not a folder of latents"):
         make(tmp_path)
     with pytest.raises(BadData, match="cannot write into"):
         make(tmp_path / "photo.png" / "below")
@@ -210,14 +209,14 @@ def test_latents_that_do_not_fit_half_precision_are_refused(tmp_path: Path) -> N
 
 
 def test_a_full_disk_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = whole.write_whole
+    real = io.write_atomic
 
     def full(path: Path, body: bytes) -> None:
         if path.name == "train-00002.safetensors":
             raise OSError(28, "No space left on device")
         real(path, body)
 
-    monkeypatch.setattr("stepwell.data.latent_cache.write_whole", full)
+    monkeypatch.setattr("stepwell.data.latent_cache.write_atomic", full)
     with pytest.raises(BadData, match=r"No space left on device.*finished shards are kept"):
         make(tmp_path)
     monkeypatch.undo()
@@ -229,13 +228,13 @@ def test_a_full_disk_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('{"format": "stepwell latents", "version": 9}', "of format 9, and this stepwell reads 1"),
+        ('{"format": "stepwell latents", "version": 9}', "has format 9, and this stepwell reads 1"),
         ('{"format": "stepwell latents", "version": 1}', "is damaged"),
         ('{"format": "stepwell latents", ', "cannot be read"),
     ],
 )
 def test_a_manifest_that_cannot_be_understood_is_said(tmp_path: Path, text: str, said: str) -> None:
-    (tmp_path / latent_manifest.NAME).write_text(text)
+    (tmp_path / NAME).write_text(text)
     with pytest.raises(BadData, match=said):
         load(str(tmp_path))
 
@@ -246,7 +245,7 @@ def test_a_moved_source_is_the_same_source(tmp_path: Path) -> None:
     plan = plan_of("moved", images(), again, Storage("fp32", SHARD))
     encode(tmp_path, plan, images(), again)
     assert again.seen == []
-    assert latent_manifest.read(tmp_path).plan.autoencoder == "elsewhere"
+    assert read_manifest(tmp_path).plan.autoencoder == "elsewhere"
 
 
 def _work(rank: int, folder: str) -> None:

@@ -143,7 +143,7 @@ def test_damaged_and_foreign_files_are_named_and_skipped(tmp_path: Path) -> None
     assert len(data.train) + len(data.held_out) == 12
     assert data.notes[0] == (
         "skipped 4 of 16 files that are not readable images: cut.png (damaged), empty.jpg (not an image), "
-        "list.txt (not an image), measured.tiff (floating point, whose range is anybody's guess)"
+        "list.txt (not an image), measured.tiff (floating point, whose range is unknown)"
     )
     for options in ({}, {"size": 8, "channels": 3}):
         with pytest.raises(

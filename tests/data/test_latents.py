@@ -154,5 +154,5 @@ def test_a_cache_that_may_not_be_written_to_is_read(tmp_path: Path, monkeypatch:
     def refuse(path: Path, body: bytes) -> None:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr("stepwell.data.latents.write_whole", refuse)
+    monkeypatch.setattr("stepwell.data.latents.write_atomic", refuse)
     assert len(load(str(tmp_path)).train) == 54

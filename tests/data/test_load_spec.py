@@ -1,4 +1,4 @@
-"""What is said about a word that names no data."""
+"""Errors for data that do not exist or cannot be read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stepwell.data.source import BadData
 
 
 def test_unknown_names_get_the_nearest_one() -> None:
-    with pytest.raises(BadData, match=r"'fashoin16' is no data.*\(fashion16\).*Did you mean 'fashion16'\?"):
+    with pytest.raises(BadData, match=r"'fashoin16' not found.*\(fashion16\).*Did you mean 'fashion16'\?"):
         load("fashoin16")
 
 
@@ -28,7 +28,7 @@ def test_paths_that_do_not_exist_say_where_was_looked(
         load("flower")
     with pytest.raises(BadData, match="no file or folder at"):
         load("no/such/thing/anywhere")
-    with pytest.raises(BadData, match="'' is no data"):
+    with pytest.raises(BadData, match="data '' not found"):
         load("")
 
 

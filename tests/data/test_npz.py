@@ -93,7 +93,7 @@ def test_size_and_channels_are_applied(tmp_path: Path) -> None:
             r"images has shape \[4, 8\], and must be \[N, H, W\]",
         ),
         ({"images": np.zeros((4, 8, 8, 4), np.uint8)}, False, r"shape \[4, 8, 8, 4\].*with C 1 or 3"),
-        ({"images": np.zeros((0, 8, 8), np.uint8)}, False, "there is no image in it"),
+        ({"images": np.zeros((0, 8, 8), np.uint8)}, False, "it holds no image"),
         (
             {"pictures": np.zeros((4, 8, 8), np.uint8)},
             False,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from stepwell.core.errors import InvalidParameter
-from stepwell.data.load import load, parsed
+from stepwell.data.load import load, parse_classes
 from stepwell.data.source import BadData
 
 
@@ -33,13 +33,13 @@ def test_labels_are_there_only_if_they_were_asked_for() -> None:
 
 @pytest.mark.parametrize("given", ["5,7,9", "(9, 7, 5)", "[5, 7, 9, 9]"])
 def test_ways_to_write_them(given: str) -> None:
-    assert parsed(given) == (5, 7, 9)
+    assert parse_classes(given) == (5, 7, 9)
 
 
 @pytest.mark.parametrize("given", ["shoes", "1.5", "-1,2", "True", "{1: 2}"])
 def test_what_is_no_class(given: str) -> None:
     with pytest.raises(InvalidParameter, match="numbers of classes"):
-        parsed(given)
+        parse_classes(given)
 
 
 def test_classes_that_are_not_there() -> None:

@@ -100,7 +100,7 @@ def test_bad_arrays_say_why(tmp_path: Path) -> None:
         with pytest.raises(BadData, match=message):
             ArrayOfImages(path)
     path.write_bytes(b"PK nothing")
-    with pytest.raises(BadData, match=r"not a whole .npz"):
+    with pytest.raises(BadData, match=r"not an .npz file, or is cut off"):
         ArrayOfImages(path)
     (tmp_path / "empty").mkdir()
     with pytest.raises(BadData, match="no images"):

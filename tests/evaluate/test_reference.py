@@ -11,7 +11,7 @@ import torch
 from real_images import PatchMeans
 
 from stepwell.data.source import BadData
-from stepwell.evaluate.compare_sets import Reading, compare, open_images, side
+from stepwell.evaluate.compare_sets import Reading, compare, side
 from stepwell.evaluate.distances import Moments, frechet_distance
 from stepwell.evaluate.extractors import Extractor, extractor
 from stepwell.evaluate.feature_files import (
@@ -21,6 +21,7 @@ from stepwell.evaluate.feature_files import (
     read_statistics,
     write_statistics,
 )
+from stepwell.evaluate.image_sets import open_images
 
 
 @pytest.fixture
@@ -117,13 +118,13 @@ def test_cifar10s_batch_files_stand_for_its_training_images(network: Extractor, 
     for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"):
         batch = {b"data": drawn.integers(0, 256, (8, 3072), dtype=np.uint8), b"labels": [0] * 8}
         (tmp_path / name).write_bytes(pickle.dumps(batch, protocol=2))
-    assert open_images(tmp_path, network).fetch([0, 39]).shape == (2, 3, 32, 32)
-    assert len(open_images(tmp_path, network)) == 40
+    assert open_images(tmp_path, 3).fetch([0, 39]).shape == (2, 3, 32, 32)
+    assert len(open_images(tmp_path, 3)) == 40
 
 
 def test_what_is_no_set_of_images_is_told(network: Extractor, tmp_path: Path) -> None:
     (tmp_path / "a.zip").touch()
-    with pytest.raises(BadData, match=r"neither a folder of images nor an [.]npz"):
-        open_images(tmp_path / "a.zip", network)
-    with pytest.raises(BadData, match="there is no"):
-        open_images(tmp_path / "b", network)
+    with pytest.raises(BadData, match=r"a file that is not [.]npz"):
+        open_images(tmp_path / "a.zip", 3)
+    with pytest.raises(BadData, match="not found"):
+        open_images(tmp_path / "b", 3)

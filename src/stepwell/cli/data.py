@@ -11,7 +11,7 @@ from stepwell.cli.options import require_extra
 from stepwell.cli.progress import Bar
 
 if TYPE_CHECKING:
-    from stepwell.data.latent_cache import Manifest, Plan
+    from stepwell.data.latent_cache import CachePlan, Manifest
 
 _EXAMPLES = """examples:
   stepwell data encode photos --size 256 --autoencoder hub:stabilityai/sd-vae-ft-ema --out latents
@@ -99,7 +99,7 @@ def _encode(options: argparse.Namespace) -> None:
             print(f"Next: stepwell train images data={options.out}{' labels=true' if plan.classes else ''}")
 
 
-def _tell_plan(plan: Plan) -> None:
+def _tell_plan(plan: CachePlan) -> None:
     latent, image = ("x".join(map(str, shape)) for shape in (plan.latent_shape, plan.image_shape))
     more = [f"{plan.classes} classes"] if plan.classes else ["no labels"]
     more += ["mirrored too"] if plan.mirrored else []
@@ -118,13 +118,13 @@ def _tell_scale(made: Manifest) -> None:
 def _show(options: argparse.Namespace) -> None:
     require_extra()
     from stepwell.core.errors import StepwellError
-    from stepwell.data import latent_cache as latent_manifest
+    from stepwell.data.latent_cache import is_latent_cache, read_manifest
     from stepwell.data.latents import damaged
     from stepwell.data.load import load
 
     folder = Path(options.data).expanduser()
-    if latent_manifest.is_cache(folder):
-        found = latent_manifest.read(folder)
+    if is_latent_cache(folder):
+        found = read_manifest(folder)
         _tell_plan(found.plan)
         if not found.finished:
             raise StepwellError(f"{folder} is unfinished. Finish it with: {found.plan.command(folder)}")

@@ -43,7 +43,8 @@ def run(options: argparse.Namespace) -> None:
     """Extract on all ranks, compare and print on the first."""
     from stepwell.core import require
     from stepwell.core.ranks import own_device, ranks
-    from stepwell.evaluate.compare_sets import Reading, compare, require_readable, side
+    from stepwell.data.load import kind_of, not_found
+    from stepwell.evaluate.compare_sets import Reading, compare, side
     from stepwell.evaluate.extractors import extractor
 
     count, size = (
@@ -52,7 +53,8 @@ def run(options: argparse.Namespace) -> None:
     )
     reading = Reading(count, size, require.count("--batch", 32 if options.batch is None else options.batch))
     for spec in (str(options.directory), options.reference):
-        require_readable(spec)
+        if kind_of(spec) is None:
+            raise not_found(spec)
     with ranks() as group:
         network = extractor(
             options.extractor or "inception", options.weights, resize=options.resize or "clean"

@@ -1,4 +1,4 @@
-"""Which examples are trained on when: a pure function of the seed and the tick."""
+"""The order of training examples: a function of the seed and the tick, so a resume needs no state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stepwell.data.source import BadData, ExampleSource
 
 @dataclass(frozen=True)
 class Batch:
-    """Examples, as a network sees them, with what belongs to them, and where in their source they are."""
+    """Examples as the network gets them, their labels, and their indices in the source."""
 
     x0: Tensor
     labels: Tensor | None
@@ -25,15 +25,14 @@ class Batch:
 
 
 class Batches:
-    """An endless row of epochs, each its own permutation of the source, dealt to ranks and micro-batches.
+    """Endless epochs, each a new permutation of the source, dealt to ranks and micro-batches.
 
-    All ranks together see every image once an epoch, also where an epoch ends inside a batch. Nothing is
-    kept that a resume would need.
+    All ranks together see every image once an epoch, also where an epoch ends inside a batch.
     """
 
     def __init__(self, source: ExampleSource, batch: int, seed: int) -> None:
         if not len(source):
-            raise BadData(f"{source.name} has no images: there is nothing to train on.")
+            raise BadData(f"{source.name} has no images to train on.")
         self.source = source
         self.batch = require.count("batch", batch)
         self.seed = seed
@@ -50,12 +49,12 @@ class Batches:
         )
 
     def indices(self, tick: Tick, accumulate: int = 1) -> Tensor:
-        """Where in the source the images of `at` are."""
+        """The source indices [B] of the images of `at`."""
         require.count("accumulate", accumulate)
         if tick.micro >= accumulate:
             raise InvalidParameter(
-                f"micro-batch {tick.micro} does not exist among {accumulate}: they run from 0 to "
-                f"{accumulate - 1}; give accumulate the number of micro-batches in a step."
+                f"there is no micro-batch {tick.micro} with accumulate={accumulate}: they are numbered 0 to "
+                f"{accumulate - 1}; set accumulate to the number of micro-batches in a step."
             )
         size = len(self.source)
         start = ((tick.step * accumulate + tick.micro) * tick.world + tick.rank) * self.batch
@@ -72,19 +71,19 @@ class Batches:
         return torch.randperm(len(self.source), generator=generator)
 
 
-class Ahead:
-    """Batches, the next one decoded by a thread while the network works on this one."""
+class Prefetched:
+    """Batches with one prefetched by a thread while the network works on the last."""
 
     def __init__(self, batches: Batches) -> None:
         self._batches = batches
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="stepwell-ahead")
-        self._coming: tuple[Tick, Future[Batch]] | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="stepwell-prefetch")
+        self._next: tuple[Tick, Future[Batch]] | None = None
 
     def at(self, tick: Tick, accumulate: int = 1) -> Batch:
-        """The same batch as without a thread; what went wrong in the thread is raised here."""
-        expected = self._coming is not None and self._coming[0] == tick
-        batch = self._coming[1].result() if expected and self._coming else self._batches.at(tick, accumulate)
+        """The same batch as without prefetching; an error in the thread is raised here."""
+        prefetched = self._next is not None and self._next[0] == tick
+        batch = self._next[1].result() if prefetched and self._next else self._batches.at(tick, accumulate)
         last = tick.micro + 1 == accumulate
         upcoming = replace(tick, step=tick.step + last, micro=0 if last else tick.micro + 1)
-        self._coming = upcoming, self._thread.submit(self._batches.at, upcoming, accumulate)
+        self._next = upcoming, self._thread.submit(self._batches.at, upcoming, accumulate)
         return batch

@@ -1,7 +1,7 @@
-"""CIFAR-10's own batch files, read without running what a pickle may contain.
+"""CIFAR-10's own batch files, read without executing what a pickle may contain.
 
-Unpickling calls whatever a file names. Here the few names that these files use are stand-ins that only
-remember their arguments (numpy's own could be made to read memory as objects); anything else is refused.
+Unpickling calls whatever a file names. The few names that these files use are replaced by stand-ins that only
+store their arguments (numpy's own could be made to read memory as objects); anything else is refused.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ _INSIDE = "cifar-10-batches-py"
 
 
 def home(folder: Path) -> Path | None:
-    """The folder itself, or the one that CIFAR-10's archive makes in it, if batch files are there."""
+    """Where the batch files are: the folder itself, or the one that the archive unpacks into it; or None."""
     places = (folder, folder / _INSIDE)
     return next((place for place in places if any((place / name).is_file() for name in (*TRAIN, TEST))), None)
 
 
 def read(folder: Path, options: Options) -> DataSet:
-    """Five batches to train on, the test batch held out."""
+    """The five training batches, with the test batch held out."""
+    folder = home(folder) or folder
     missing = [name for name in (*TRAIN, TEST) if not (folder / name).is_file()]
     if missing:
         raise BadData(
@@ -52,17 +53,17 @@ def read(folder: Path, options: Options) -> DataSet:
 
 
 class _Type:
-    """Stands in for numpy.dtype."""
+    """Stand-in for numpy.dtype."""
 
     def __init__(self, code: object = None, *_: object) -> None:
         self.code = code
 
     def __setstate__(self, state: object) -> None:
-        """Byte order and alignment, which single bytes do not have."""
+        """Ignores byte order and alignment: the data are single bytes."""
 
 
 class _Array:
-    """Stands in for numpy.ndarray."""
+    """Stand-in for numpy.ndarray."""
 
     state: tuple[Any, ...] = ()
 
@@ -82,7 +83,7 @@ def _reconstruct(*_: object) -> _Array:
 
 
 def _encode(text: str, *_: object) -> bytes:
-    """How Python 3 writes bytes for Python 2."""
+    """Python 3's way to pickle bytes for Python 2."""
     return text.encode("latin1")
 
 
@@ -112,7 +113,7 @@ def _batch(path: Path) -> tuple[Tensor, Tensor]:
         labels = torch.tensor(named["labels"], dtype=torch.int64)
     except BadData as error:
         raise BadData(
-            f"{path} {error}, which CIFAR-10's files never do: nothing of it was run. Do not use this file; "
+            f"{path} {error}, which CIFAR-10's files never do: nothing of it was executed. Do not use it; "
             "unpack cifar-10-python.tar.gz again."
         ) from None
     except Exception as error:

@@ -1,4 +1,4 @@
-"""What an encode will make: decided before the first image is encoded."""
+"""Encode images to a folder of latents; an interrupted encode continues, a damaged shard is made again."""
 
 from __future__ import annotations
 
@@ -14,18 +14,29 @@ from torch import Tensor
 from stepwell.core import require
 from stepwell.core.errors import InvalidParameter
 from stepwell.core.ranks import WorkerGroup, meet, worker_group
-from stepwell.data import latent_cache as latent_manifest
-from stepwell.data import latent_cache as latent_shards
-from stepwell.data.latent_cache import NAME, SPLITS, Manifest, Plan, Record, Shard
+from stepwell.data.latent_cache import (
+    NAME,
+    SPLITS,
+    CachePlan,
+    Manifest,
+    Moments,
+    Shard,
+    ShardRecord,
+    pooled_moments,
+    read_manifest,
+    read_record,
+    shard_damage,
+    write_shard,
+)
 from stepwell.data.source import BadData, DataSet, ImageSource, to_unit
 
 _DIGESTED = 64
-"""Images of each split that tell one data set from another; reading all of them would cost an epoch."""
+"""Images of each split in the data's digest; reading all of them would cost an epoch."""
 DTYPES = {"fp16": torch.float16, "fp32": torch.float32}
 
 
 class Encoder(Protocol):
-    """Images [B, C, H, W] in [-1, 1] to mean and deviation of their latents."""
+    """An autoencoder: images [B, C, H, W] in [-1, 1] to mean and standard deviation of their latents."""
 
     @property
     def name(self) -> str: ...
@@ -42,40 +53,40 @@ class Encoder(Protocol):
 
 @dataclass(frozen=True)
 class Storage:
-    """How latents are stored, and scaled when they are read."""
+    """How latents are stored, and how they are scaled for training."""
 
     dtype: str = "fp16"
     shard: int = 4096
-    """Images in a shard."""
+    """Images per shard."""
     scale: str = "channel"
-    """channel: each to mean 0 and deviation 1; global: one factor (LDM); or that factor."""
+    """channel: mean 0 and deviation 1 per channel; global: one factor (LDM); or a number: that factor."""
 
     def __post_init__(self) -> None:
         require.one_of("dtype", self.dtype, tuple(DTYPES))
         require.count("shard", self.shard)
         if self.scale not in ("channel", "global"):
             try:
-                known = 0 < float(self.scale) < float("inf")
+                valid = 0 < float(self.scale) < float("inf")
             except ValueError:
-                known = False
-            if not known:
+                valid = False
+            if not valid:
                 raise InvalidParameter(f"scale must be channel, global or a factor, not {self.scale!r}.")
 
 
-def plan_of(spec: str, data: DataSet, encoder: Encoder, storage: Storage) -> Plan:
-    """What an encode will make; images that do not fit the autoencoder are refused here."""
+def plan_of(spec: str, data: DataSet, encoder: Encoder, storage: Storage) -> CachePlan:
+    """What `encode` will write; raises BadData if the images do not fit the autoencoder."""
     if data.latents is not None:
-        raise BadData(f"{spec} already is a folder of latents: give the images they were made of.")
+        raise BadData(f"{spec} already is a folder of latents: give the images that were encoded.")
     source = cast(ImageSource, data.train)
     channels, height, width = source.shape
     factor = encoder.factor
     if height % factor or width % factor:
-        better = max(factor, height // factor * factor)
+        size = max(factor, height // factor * factor)
         raise BadData(
             f"{source.name} has images of {height}x{width} pixels, and {encoder.name} makes one latent of "
-            f"{factor}x{factor}: give a size that is a multiple of {factor}, such as --size {better}."
+            f"{factor}x{factor}: give a size that is a multiple of {factor}, such as --size {size}."
         )
-    return Plan(
+    return CachePlan(
         data=spec,
         data_digest=_digest(data),
         autoencoder=encoder.name,
@@ -92,7 +103,7 @@ def plan_of(spec: str, data: DataSet, encoder: Encoder, storage: Storage) -> Pla
 
 
 def _digest(data: DataSet) -> str:
-    """Of all labels and some images of both splits."""
+    """A digest of all labels and some images of both splits."""
     total = sha256()
     for split in (data.train, data.held_out):
         source = cast(ImageSource, split)
@@ -105,28 +116,29 @@ def _digest(data: DataSet) -> str:
 
 
 Progress = Callable[[int, int], None]
-"""Is told how many images are encoded, of how many."""
+"""(images encoded, of how many)."""
 
 
 def encode(
     folder: Path,
-    plan: Plan,
+    plan: CachePlan,
     data: DataSet,
     encoder: Encoder,
     *,
     batch: int = 32,
     progress: Progress = lambda done, total: None,
 ) -> Manifest:
-    """Write what is missing of a cache; under torch.distributed every rank calls this and does its share."""
+    """Write the missing shards of a cache; under torch.distributed every rank calls this for its share."""
     require.count("batch", batch)
     group = worker_group()
     before = _open(folder, plan, data, group)
-    meet(group)  # Nobody writes before all have looked.
+    meet(group)  # Every rank reads the manifest before any of them writes.
     mine = list(plan.shards())[group.rank :: group.world]
-    todo = [shard for shard in mine if _kept(folder, shard, plan, before) is None]
-    total, done = _images(mine), _images(mine) - _images(todo)
+    missing = [shard for shard in mine if not _is_intact(folder, shard, plan, before)]
+    total = _images(mine)
+    done = total - _images(missing)
     progress(done, total)
-    for shard in todo:
+    for shard in missing:
         source = cast(ImageSource, data.train if shard.split == SPLITS[0] else data.held_out)
         parts = list[dict[str, Tensor]]()
         for rows in torch.arange(shard.start, shard.stop).split(batch):
@@ -135,78 +147,81 @@ def encode(
             progress(done, total)
         _write(folder, shard, plan, parts)
     meet(group)
-    made = _whole(folder, plan, before)
+    manifest = _finished(folder, plan, before)
     meet(group)
     if group.rank == 0:
-        made.write(folder)
+        manifest.write(folder)
         for leftover in (*folder.glob("*.safetensors.json"), *folder.glob(".*.tmp")):
             leftover.unlink(missing_ok=True)
     meet(group)
-    return made
+    return manifest
 
 
-def _open(folder: Path, plan: Plan, data: DataSet, group: WorkerGroup) -> Manifest:
-    """The cache as it was left, or a new one; another cache is not touched."""
+def _open(folder: Path, plan: CachePlan, data: DataSet, group: WorkerGroup) -> Manifest:
+    """The manifest of this cache, new or as an earlier encode left it; other folders are refused."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if (folder / NAME).exists():
-            before = latent_manifest.read(folder)
-            other = plan.differs_from(before.plan)
-            if other:
+            before = read_manifest(folder)
+            differences = plan.differs_from(before.plan)
+            if differences:
                 raise BadData(
-                    f"{folder} is a cache of {'; '.join(other)}. Choose another --out, or finish that one: "
-                    f"{before.plan.command(folder)}"
+                    f"{folder} holds other latents ({'; '.join(differences)}). Choose another --out, or "
+                    f"finish those: {before.plan.command(folder)}"
                 )
             return before
         if any(not entry.name.startswith(".") for entry in folder.iterdir()):
-            raise BadData(f"{folder} is not empty and no folder of latents: choose another --out.")
-        made = Manifest(plan, notes=data.notes)
+            raise BadData(f"{folder} is not empty and not a folder of latents: choose another --out.")
+        manifest = Manifest(plan, notes=data.notes)
         if group.rank == 0:
-            made.write(folder)
-        return made
+            manifest.write(folder)
+        return manifest
     except OSError as error:
         raise BadData(f"cannot write into {folder} ({error.strerror}): choose another --out.") from error
 
 
-def _kept(folder: Path, shard: Shard, plan: Plan, before: Manifest) -> Record | None:
-    """The record of a shard that need not be made again: its file is what was written."""
-    found = latent_shards.recorded(folder, shard, plan.digest())
-    listed = next((record for record in before.records if record.name == shard.name), None)
-    for record in (found, listed):
-        if record is not None and not latent_shards.wrong_with(folder, record):
-            return record
-    return None
+def _records(folder: Path, shard: Shard, plan: CachePlan, before: Manifest) -> list[ShardRecord]:
+    """The records of a shard, the newest first: beside its file, and in the manifest."""
+    newest = read_record(folder, shard, plan.digest())
+    listed = [record for record in before.records if record.name == shard.name]
+    return ([] if newest is None else [newest]) + listed
 
 
-def _encoded(source: ImageSource, rows: Tensor, plan: Plan, encoder: Encoder) -> dict[str, Tensor]:
-    """Some rows [B] of a shard, as they are stored."""
+def _is_intact(folder: Path, shard: Shard, plan: CachePlan, before: Manifest) -> bool:
+    """Whether a shard's file matches one of its records."""
+    return any(not shard_damage(folder, record) for record in _records(folder, shard, plan, before))
+
+
+def _encoded(source: ImageSource, rows: Tensor, plan: CachePlan, encoder: Encoder) -> dict[str, Tensor]:
+    """The stored tensors of some rows [B] of a shard."""
     images = to_unit(source.fetch(rows)).to("cuda" if torch.cuda.is_available() else "cpu")
-    found: dict[str, Tensor] = {}
-    for prefix, seen in _seen(images, plan.mirrored):
-        mean, std = encoder.encode(seen)
-        found[f"{prefix}mean"] = mean
+    inputs = {"": images, "mirrored_": images.flip(-1)} if plan.mirrored else {"": images}
+    latents: dict[str, Tensor] = {}
+    for prefix, batch in inputs.items():
+        mean, std = encoder.encode(batch)
+        latents[f"{prefix}mean"] = mean
         if std is not None:
-            found[f"{prefix}std"] = std
-    found = {name: tensor.to("cpu", DTYPES[plan.dtype]) for name, tensor in found.items()}
-    if not all(bool(tensor.isfinite().all()) for tensor in found.values()):
+            latents[f"{prefix}std"] = std
+    latents = {name: tensor.to("cpu", DTYPES[plan.dtype]) for name, tensor in latents.items()}
+    if not all(bool(tensor.isfinite().all()) for tensor in latents.values()):
         raise BadData(
             f"{encoder.name} makes latents of {source.name} that are not finite in {plan.dtype}: "
-            "encode with --dtype fp32, or look at the autoencoder's weights."
+            "encode with --dtype fp32, or check the autoencoder's weights."
         )
     if plan.classes:
         assert source.labels is not None
-        found["labels"] = source.labels[rows]
-    return found
+        latents["labels"] = source.labels[rows]
+    return latents
 
 
-def _write(folder: Path, shard: Shard, plan: Plan, parts: list[dict[str, Tensor]]) -> None:
-    whole = {name: torch.cat([part[name] for part in parts]).contiguous() for name in parts[0]}
+def _write(folder: Path, shard: Shard, plan: CachePlan, parts: list[dict[str, Tensor]]) -> None:
+    tensors = {name: torch.cat([part[name] for part in parts]).contiguous() for name in parts[0]}
     try:
-        latent_shards.write(folder, shard, whole, plan.digest())
+        write_shard(folder, shard, tensors, plan.digest())
     except OSError as error:
         raise BadData(
             f"cannot write {folder / shard.name} ({error.strerror}); finished shards are kept, and the same "
-            "command goes on from there."
+            "command continues from there."
         ) from error
 
 
@@ -214,36 +229,29 @@ def _images(shards: list[Shard]) -> int:
     return sum(shard.stop - shard.start for shard in shards)
 
 
-def _seen(images: Tensor, mirrored: bool) -> list[tuple[str, Tensor]]:
-    return [("", images)] + ([("mirrored_", images.flip(-1))] if mirrored else [])
-
-
-def _whole(folder: Path, plan: Plan, before: Manifest) -> Manifest:
-    """The manifest over all shards, whoever wrote them."""
-    records = list[Record]()
+def _finished(folder: Path, plan: CachePlan, before: Manifest) -> Manifest:
+    """The manifest with the records of all shards, whichever rank wrote them."""
+    records = list[ShardRecord]()
     for shard in plan.shards():
-        listed = next((record for record in before.records if record.name == shard.name), None)
-        record = latent_shards.recorded(folder, shard, plan.digest()) or listed
-        if record is None:
+        known = _records(folder, shard, plan, before)
+        if not known:
             raise BadData(
                 f"{folder / shard.name} was not written: another process failed. Finished shards are kept; "
-                f"go on with {plan.command(folder)}"
+                f"continue with {plan.command(folder)}"
             )
-        records.append(record)
-    mean, std = latent_shards.pooled([r for r in records if r.name.startswith(SPLITS[0])])
+        records.append(known[0])
+    mean, std = pooled_moments([r for r in records if r.name.startswith(SPLITS[0])])
     shift, scale = _scaling(plan.scale, mean, std)
     return Manifest(plan, tuple(records), mean, std, shift, scale, before.notes)
 
 
-def _scaling(
-    kind: str, mean: tuple[float, ...], std: tuple[float, ...]
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """What training subtracts from each channel and multiplies it by; a constant channel is left alone."""
+def _scaling(kind: str, mean: tuple[float, ...], std: tuple[float, ...]) -> Moments:
+    """Shift and scale of each channel; a constant channel is left alone."""
     if kind == "channel":
         return mean, tuple(1 / s if s else 1.0 for s in std)
     if kind != "global":
         return (0.0,) * len(mean), (float(kind),) * len(mean)
-    # LDM divides by the deviation over all channels; they have as many values each.
+    # LDM divides by the standard deviation over all channels.
     middle = sum(mean) / len(mean)
-    whole = (sum(s * s + (m - middle) ** 2 for m, s in zip(mean, std, strict=True)) / len(mean)) ** 0.5
-    return (0.0,) * len(mean), (1 / whole if whole else 1.0,) * len(mean)
+    total = (sum(s * s + (m - middle) ** 2 for m, s in zip(mean, std, strict=True)) / len(mean)) ** 0.5
+    return (0.0,) * len(mean), (1 / total if total else 1.0,) * len(mean)

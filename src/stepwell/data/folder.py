@@ -7,7 +7,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from stepwell.data.pictures import gallery
+from stepwell.data.pictures import listed, scan
 from stepwell.data.source import BadData, DataSet, Options, split
 
 
@@ -36,16 +36,16 @@ def read(root: Path, options: Options) -> DataSet:
     files = Files(root)
     if not len(files):
         raise BadData(
-            f"{files.name} has no files in it or in its sub-folders (hidden ones are not looked at): "
+            f"{files.name} has no files in it or in its sub-folders (hidden ones are skipped): "
             "give a folder with images."
         )
     if options.labels:
         _refuse_files_without_class(files)
-    found = gallery(files, options)
-    labels, names = _classes(files, found.rows) if options.labels else (None, [])
+    images = scan(files, options)
+    labels, names = _classes(files, images.rows) if options.labels else (None, [])
     flips, flip_notes = options.flip_or(True)
-    notes = (*found.notes, *flip_notes, *_about(names))
-    return split(found.source(labels, len(names), flips), notes)
+    class_notes = [f"{len(names)} classes: {listed(names, 10)}"] if names else []
+    return split(images.source(labels, len(names), flips), (*images.notes, *flip_notes, *class_notes))
 
 
 def _below(root: Path) -> list[str]:
@@ -54,16 +54,16 @@ def _below(root: Path) -> list[str]:
             f"{error.filename} cannot be read ({error.strerror}): make it readable, or move it away."
         )
 
-    found = list[str]()
+    paths = list[str]()
     for folder, folders, names in os.walk(root, followlinks=True, onerror=refuse):
         folders[:] = [name for name in folders if not name.startswith(".") and not _loops(folder, name)]
         here = Path(folder).relative_to(root)
-        found += [(here / name).as_posix() for name in names if not name.startswith(".")]
-    return found
+        paths += [(here / name).as_posix() for name in names if not name.startswith(".")]
+    return paths
 
 
 def _loops(folder: str, name: str) -> bool:
-    """Whether a sub-folder is a link back to a folder that it is in."""
+    """Whether a sub-folder is a link to a folder that contains it."""
     inside, target = Path(folder).resolve(), Path(folder, name).resolve()
     return inside == target or target in inside.parents
 
@@ -71,10 +71,9 @@ def _loops(folder: str, name: str) -> bool:
 def _refuse_files_without_class(files: Files) -> None:
     loose = [files.title(row) for row, path in enumerate(files.paths) if "/" not in path]
     if loose:
-        shown = ", ".join(loose[:5] + ["..."] * (len(loose) > 5))
         raise BadData(
             f"{files.name}: with labels every image lies in a sub-folder that names its class, and "
-            f"{len(loose)} of {len(files)} files do not: {shown}. Move them, or train without labels."
+            f"{len(loose)} of {len(files)} files do not: {listed(loose)}. Move them, or train without labels."
         )
 
 
@@ -83,10 +82,3 @@ def _classes(files: Files, rows: list[int]) -> tuple[list[int], list[str]]:
     names = sorted(set(folders))
     numbers = {name: number for number, name in enumerate(names)}
     return [numbers[folder] for folder in folders], names
-
-
-def _about(names: list[str]) -> tuple[str, ...]:
-    if not names:
-        return ()
-    shown = ", ".join(names[:10] + ["..."] * (len(names) > 10))
-    return (f"{len(names)} classes: {shown}",)

@@ -1,4 +1,4 @@
-"""A Hugging Face dataset by name."""
+"""A Hugging Face dataset by name: hub:NAME."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from PIL import Image
 
 from stepwell.core.errors import Unsupported
-from stepwell.data.pictures import Gallery, gallery
+from stepwell.data.pictures import Readable, scan
 from stepwell.data.source import BadData, DataSet, Options, split
 
 _HELD_OUT = ("test", "validation", "valid")
@@ -19,7 +19,7 @@ _LABELS = ("label", "labels", "fine_label", "class", "y")
 
 
 class Rows:
-    """The image column of a table, row by row."""
+    """The image column of a dataset's split."""
 
     things = "rows"
 
@@ -42,7 +42,7 @@ class Rows:
 
 
 def read(name: str, options: Options) -> DataSet:
-    """The split `train` (or the first); `test` or `validation` held out, else a tenth of it."""
+    """The split `train` (or the first), with `test` or `validation` held out, else a tenth of it."""
     if not name:
         raise BadData("'hub:' needs the name of a dataset: write hub:uoft-cs/cifar10.")
     tables = _tables(name)
@@ -51,18 +51,18 @@ def read(name: str, options: Options) -> DataSet:
     flips, notes = options.flip_or(True)
     title, table = f"hub:{name}", tables[train_split]
     pictures = Rows(table, title)
-    found = gallery(pictures, options)
-    labels, classes = _labels(title, table, found) if options.labels else (None, 0)
-    notes = (f"images from column {pictures.column!r} of split {train_split!r}", *found.notes, *notes)
+    images = scan(pictures, options)
+    labels, classes = _labels(title, table, images) if options.labels else (None, 0)
+    notes = (f"images from column {pictures.column!r} of split {train_split!r}", *images.notes, *notes)
     if held_split is None:
-        return split(found.source(labels, classes, flips), notes)
+        return split(images.source(labels, classes, flips), notes)
     held_table = tables[held_split]
-    channels, size, _ = found.shape
-    held = gallery(Rows(held_table, f"{title} held out"), replace(options, size=size, channels=channels))
+    channels, size, _ = images.shape
+    held = scan(Rows(held_table, f"{title} held out"), replace(options, size=size, channels=channels))
     held_labels, held_classes = _labels(title, held_table, held) if options.labels else (None, 0)
     classes = max(classes, held_classes)
     return DataSet(
-        found.source(labels, classes, flips), held.source(held_labels, classes, flips), (*notes, *held.notes)
+        images.source(labels, classes, flips), held.source(held_labels, classes, flips), (*notes, *held.notes)
     )
 
 
@@ -77,7 +77,7 @@ def _tables(name: str) -> Mapping[str, Any]:
         tables = dict(datasets.load_dataset(name))
     except Exception as error:
         raise BadData(
-            f"hub:{name} could not be loaded ({type(error).__name__}: {error}): look for its exact name on "
+            f"hub:{name} could not be loaded ({type(error).__name__}: {error}): check its exact name on "
             "https://huggingface.co/datasets, or give a folder."
         ) from error
     if not tables:
@@ -86,7 +86,7 @@ def _tables(name: str) -> Mapping[str, Any]:
 
 
 def _column(name: str, features: Mapping[str, object], kind: str, names: tuple[str, ...]) -> str:
-    """The column of this kind, by a usual name if there are several; else one that has a usual name."""
+    """The column of this type (by a usual name if there are several), else one with a usual name."""
     typed = [key for key, feature in features.items() if type(feature).__name__ == kind]
     usual = [key for key in names if key in features]
     guesses = [key for key in usual if key in typed] + typed + usual
@@ -99,11 +99,11 @@ def _column(name: str, features: Mapping[str, object], kind: str, names: tuple[s
     return guesses[0]
 
 
-def _labels(name: str, table: Any, found: Gallery) -> tuple[list[int], int]:
-    """The labels of the readable rows, and how many classes there are."""
+def _labels(name: str, table: Any, images: Readable) -> tuple[list[int], int]:
+    """The labels of the readable rows, and the number of classes."""
     column = _column(name, table.features, "ClassLabel", _LABELS)
     every = list(table[column])
-    labels = [every[row] for row in found.rows]
+    labels = [every[row] for row in images.rows]
     wrong = next((label for label in labels if isinstance(label, bool) or not isinstance(label, int)), None)
     if wrong is not None:
         raise BadData(

@@ -1,4 +1,4 @@
-"""Latents as training sees them: scaled, mirrored and drawn from their posterior by the tick."""
+"""Read a folder of latents for training: scaled, mirrored and sampled from their posterior."""
 
 from __future__ import annotations
 
@@ -9,22 +9,27 @@ import torch
 from torch import Tensor
 
 from stepwell.core.tick import Tick
-from stepwell.data import latent_cache as latent_manifest
-from stepwell.data import latent_cache as latent_shards
-from stepwell.data.latent_cache import SPLITS, Manifest, Record
+from stepwell.data.latent_cache import (
+    SPLITS,
+    Manifest,
+    ShardRecord,
+    load_shard,
+    read_manifest,
+    shard_damage,
+)
 from stepwell.data.source import BadData, DataSet, LatentOrigin, Options, checked_labels
-from stepwell.runs.io import write_whole
+from stepwell.runs.io import write_atomic
 
 _VERIFIED = ".verified.json"
 
 
 class LatentSource:
-    """Latents of one split: (z - shift) * scale, z the posterior's mean or, by the tick, a draw of it."""
+    """Latents of one split as (z - shift) * scale; z is the posterior's mean, or a sample with a tick."""
 
     def __init__(self, folder: Path, manifest: Manifest, split: str, options: Options) -> None:
         plan = manifest.plan
         records = [r for r in manifest.records if r.name.startswith(f"{split}-")]
-        shards = [latent_shards.load(folder, record) for record in records]
+        shards = [load_shard(folder, record) for record in records]
         self.name = str(folder) if split == SPLITS[0] else f"{folder} held out"
         self.shape = plan.latent_shape
         self.in_memory = plan.megabytes() * 1e6 <= options.memory_bytes
@@ -34,7 +39,7 @@ class LatentSource:
         labels = torch.cat([shard.pop("labels") for shard in shards]) if plan.classes else None
         self._count = plan.train if split == SPLITS[0] else plan.held_out
         self.labels = checked_labels(self.name, labels, self._count, plan.classes) if options.labels else None
-        # In memory one shard holds all; else they stay mapped from their files.
+        # In memory all shards are one; otherwise they stay memory-mapped.
         self._rows = self._count if self.in_memory else plan.shard
         self._shards = [_joined(shards)] if self.in_memory else shards
 
@@ -42,7 +47,7 @@ class LatentSource:
         return self._count
 
     def examples(self, indices: Tensor, tick: Tick | None = None) -> Tensor:
-        """[B, c, h, w] float32; without a tick the posterior's mean, never mirrored."""
+        """[B, c, h, w] in float32; without a tick the posterior's mean, never mirrored."""
         latents = self._take("mean", indices)
         flipped = None
         if tick is not None and self.mirrors:
@@ -57,32 +62,32 @@ class LatentSource:
         return latents.sub_(self.shift).mul_(self.scale)
 
     def unscaled(self, x: Tensor) -> Tensor:
-        """What a network makes [B, c, h, w] as the latents that the autoencoder decodes."""
+        """A network's output [B, c, h, w] as latents that the autoencoder decodes."""
         return x.to(torch.float32) / self.scale.to(x.device) + self.shift.to(x.device)
 
     def _take(self, key: str, indices: Tensor) -> Tensor:
-        """Rows of one tensor over all shards, as float32 copies."""
+        """Rows of one tensor across shards, copied to float32."""
         if len(self._shards) == 1:
             return self._shards[0][key].index_select(0, indices).to(torch.float32, copy=True)
-        found = torch.empty((len(indices), *self.shape))
-        where = indices // self._rows
-        for number in where.unique().tolist():
-            here = (where == number).nonzero().flatten()
-            rows = indices.index_select(0, here) - number * self._rows
-            found.index_copy_(0, here, self._shards[number][key].index_select(0, rows).to(torch.float32))
-        return found
+        latents = torch.empty((len(indices), *self.shape))
+        shard_numbers = indices // self._rows
+        for number in shard_numbers.unique().tolist():
+            places = (shard_numbers == number).nonzero().flatten()
+            rows = indices.index_select(0, places) - number * self._rows
+            latents.index_copy_(0, places, self._shards[number][key].index_select(0, rows).to(torch.float32))
+        return latents
 
 
 def read(folder: Path, options: Options) -> DataSet:
-    """A finished, undamaged cache as data; what is asked of images is checked against its own."""
-    manifest = latent_manifest.read(folder)
+    """A finished, undamaged cache as data; raises BadData if it does not fit the options."""
+    manifest = read_manifest(folder)
     plan = manifest.plan
     if not manifest.finished:
         raise BadData(
-            f"{folder} is an unfinished cache of latents: what is there is kept. Finish it with: "
+            f"{folder} is an unfinished folder of latents: finished shards are kept. Finish it with: "
             f"{plan.command(folder)}"
         )
-    _agree(folder, manifest, options)
+    _check_options(folder, manifest, options)
     _verify(folder, manifest)
     train, held_out = (LatentSource(folder, manifest, split, options) for split in SPLITS)
     note = f"latents {'x'.join(map(str, plan.latent_shape))} of {plan.data} by {plan.autoencoder}"
@@ -90,13 +95,13 @@ def read(folder: Path, options: Options) -> DataSet:
     return DataSet(train, held_out, (*manifest.notes, note), origin)
 
 
-def damaged(folder: Path, records: tuple[Record, ...]) -> list[str]:
-    """Which shards are not what was written, and why."""
-    found = [(record.name, latent_shards.wrong_with(folder, record)) for record in records]
-    return [f"{name} {wrong}" for name, wrong in found if wrong]
+def damaged(folder: Path, records: tuple[ShardRecord, ...]) -> list[str]:
+    """The shards that do not match their record, and why."""
+    reasons = [(record.name, shard_damage(folder, record)) for record in records]
+    return [f"{name} {reason}" for name, reason in reasons if reason]
 
 
-def _agree(folder: Path, manifest: Manifest, options: Options) -> None:
+def _check_options(folder: Path, manifest: Manifest, options: Options) -> None:
     plan = manifest.plan
     channels, height, width = plan.image_shape
     again = "encode again into another folder"
@@ -117,33 +122,33 @@ def _agree(folder: Path, manifest: Manifest, options: Options) -> None:
 
 
 def _verify(folder: Path, manifest: Manifest) -> None:
-    """Checksums, once for each state of the files: size and time of change tell whether it is the same."""
+    """Check the shards' checksums; files with unchanged size and modification time are not read again."""
     stamps = {record.name: _stamp(folder / record.name) for record in manifest.records}
     try:
         known = json.loads((folder / _VERIFIED).read_text())
     except (OSError, ValueError):
         known = {}
     fresh = tuple(r for r in manifest.records if known.get(r.name) != [r.sha256, *stamps[r.name]])
-    wrong = damaged(folder, fresh)
-    if wrong:
+    reasons = damaged(folder, fresh)
+    if reasons:
         raise BadData(
-            f"{folder} is damaged: {'; '.join(wrong[:5])}{'; ...' if len(wrong) > 5 else ''}. This makes "
-            f"only what is damaged again: {manifest.plan.command(folder)}"
+            f"{folder} is damaged: {'; '.join(reasons[:5])}{'; ...' if len(reasons) > 5 else ''}. This "
+            f"repairs only the damaged shards: {manifest.plan.command(folder)}"
         )
     if fresh:
         body = {record.name: [record.sha256, *stamps[record.name]] for record in manifest.records}
         try:
-            write_whole(folder / _VERIFIED, json.dumps(body).encode())
+            write_atomic(folder / _VERIFIED, json.dumps(body).encode())
         except OSError:
-            return  # A folder that may not be written to is verified each time.
+            return  # A read-only folder is verified each time.
 
 
 def _stamp(path: Path) -> list[int]:
     try:
-        found = path.stat()
+        stat = path.stat()
     except OSError:
         return []
-    return [found.st_size, found.st_mtime_ns]
+    return [stat.st_size, stat.st_mtime_ns]
 
 
 def _joined(shards: list[dict[str, Tensor]]) -> dict[str, Tensor]:

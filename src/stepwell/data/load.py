@@ -1,4 +1,4 @@
-"""Some classes of a data set: what a base is trained on, and what it is then fine-tuned on."""
+"""Load data by name or path: fashion16, a folder of images or latents, an .npz, CIFAR-10, a hub dataset."""
 
 from __future__ import annotations
 
@@ -7,58 +7,14 @@ import difflib
 import os
 from importlib.util import find_spec
 from pathlib import Path
-from typing import cast
+from typing import Literal, cast
 
 import torch
-from torch import Tensor
 
 from stepwell.core.errors import InvalidParameter, Unsupported
 from stepwell.data.source import BadData, DataSet, ExampleSource, ImageSource, Options, Part
 
-
-def parsed(given: str) -> tuple[int, ...]:
-    """The classes in `5,7,9`, in order and once each; none if nothing is given."""
-    try:
-        found = ast.literal_eval(given) if given.strip() else ()
-    except (ValueError, SyntaxError):
-        found = None
-    numbers = (found,) if type(found) is int else found
-    if not isinstance(numbers, tuple | list) or not all(type(n) is int and n >= 0 for n in numbers):
-        raise InvalidParameter(f"only_classes must be numbers of classes such as 5,7,9, not {given!r}.")
-    return tuple(sorted(set(numbers)))
-
-
-def restrict(data: DataSet, classes: tuple[int, ...], *, labels: bool) -> DataSet:
-    """The images of these classes, in training and held out; `labels` tells whether theirs are kept."""
-    if data.latents is not None:
-        raise BadData(
-            f"{data.train.name} has latents, and only_classes chooses images: encode the images that are "
-            "wanted into a cache of their own."
-        )
-    lost = [number for number in classes if number >= data.train.classes]
-    if lost:
-        raise BadData(
-            f"{data.train.name} has the classes 0 to {data.train.classes - 1}, not {lost[0]}: change "
-            "only_classes."
-        )
-    train, held_out = (_part(source, classes, labels) for source in (data.train, data.held_out))
-    listed = ", ".join(map(str, classes))
-    note = f"only {len(train):,} of {len(data.train):,} images, those of the classes {listed}"
-    return DataSet(train, held_out, (*data.notes, note))
-
-
-def _part(source: ExampleSource, classes: tuple[int, ...], labels: bool) -> Part:
-    assert source.labels is not None, "they were asked for"
-    rows: Tensor = torch.isin(source.labels, torch.tensor(classes)).nonzero().flatten()
-    if not len(rows):
-        raise BadData(f"{source.name} has no image of the classes {', '.join(map(str, classes))}.")
-    found = Part(cast(ImageSource, source), rows, source.name)
-    if not labels:
-        found.labels, found.classes = None, 0
-    return found
-
-
-EMBEDDED = ("fashion16",)
+Kind = Literal["fashion16", "hub", "latents", "cifar10", "folder", "npz"]
 _HUB = "hub:"
 
 
@@ -86,27 +42,63 @@ def load(
     memory_bytes: folders and hub datasets that need more are decoded on demand.
     only_classes: numbers of classes such as 5,7,9; the images of all others are left out.
     """
-    chosen = parsed(only_classes)
-    options = Options(size, channels, labels or bool(chosen), flips, strict, workers, memory_bytes)
-    _need_the_extra()
-    found = _read(spec, options)
-    return restrict(found, chosen, labels=labels) if chosen else found
+    classes = parse_classes(only_classes)
+    options = Options(size, channels, labels or bool(classes), flips, strict, workers, memory_bytes)
+    _require_packages()
+    data = _read(spec, options)
+    return _restrict(data, classes, keep_labels=labels) if classes else data
 
 
-def _read(spec: str, options: Options) -> DataSet:
-    if spec in EMBEDDED:
-        from stepwell.data import npz
-
-        return npz.read_fashion16(options)
+def kind_of(spec: str) -> Kind | None:
+    """Which reader a data source needs; None if there is nothing at that path."""
+    if spec == "fashion16":
+        return "fashion16"
     if spec.startswith(_HUB):
-        from stepwell.data import hub
+        return "hub"
+    path = Path(spec).expanduser()
+    if not spec or not path.exists():
+        return None
+    if path.is_dir():
+        from stepwell.data import cifar10, latent_cache
 
-        return hub.read(spec[len(_HUB) :], options)
-    return _from_path(spec, options)
+        if latent_cache.is_latent_cache(path):
+            return "latents"
+        return "folder" if cifar10.home(path) is None else "cifar10"
+    if path.suffix.lower() != ".npz":
+        raise BadData(
+            f"{spec!r} is a file that is not .npz: give the folder that holds the images (unpack archives "
+            "first), or an .npz with an array called images."
+        )
+    return "npz"
 
 
-def _need_the_extra() -> None:
-    """Readers import numpy and Pillow; they are imported where they are used, after this check."""
+def not_found(spec: str) -> BadData:
+    """The error for data that do not exist, with the nearest name."""
+    path, names = Path(spec).expanduser(), ["fashion16"]
+    if spec and path.parent.is_dir() and os.access(path.parent, os.R_OK):
+        names += [str(path.with_name(entry.name)) for entry in path.parent.iterdir()]
+    near = difflib.get_close_matches(str(path), names, n=1, cutoff=0.5)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return BadData(
+        f"data {spec!r} not found: there is no file or folder at {str(path.absolute())!r}, and it is neither "
+        f"embedded (fashion16) nor a Hugging Face dataset (hub:NAME).{hint}"
+    )
+
+
+def parse_classes(text: str) -> tuple[int, ...]:
+    """The class numbers in `5,7,9`, sorted, without repeats; empty for an empty text."""
+    try:
+        value = ast.literal_eval(text) if text.strip() else ()
+    except (ValueError, SyntaxError):
+        value = None
+    numbers = (value,) if type(value) is int else value
+    if not isinstance(numbers, tuple | list) or not all(type(n) is int and n >= 0 for n in numbers):
+        raise InvalidParameter(f"only_classes must be numbers of classes such as 5,7,9, not {text!r}.")
+    return tuple(sorted(set(numbers)))
+
+
+def _require_packages() -> None:
+    """Readers import numpy and Pillow, which torch does not install."""
     packages = {"numpy": "numpy", "PIL": "Pillow"}
     missing = [package for module, package in packages.items() if find_spec(module) is None]
     if missing:
@@ -115,35 +107,59 @@ def _need_the_extra() -> None:
         )
 
 
-def _from_path(spec: str, options: Options) -> DataSet:
-    path = Path(spec).expanduser()
-    if not spec or not path.exists():
-        raise _nothing_there(spec, path)
-    if path.is_dir():
-        from stepwell.data import cifar10, folder, latents
-        from stepwell.data import latent_cache as latent_manifest
+def _read(spec: str, options: Options) -> DataSet:
+    # Only the reader that is needed is imported.
+    kind, path = kind_of(spec), Path(spec).expanduser()
+    match kind:
+        case "fashion16" | "npz":
+            from stepwell.data import npz
 
-        if latent_manifest.is_cache(path):
+            return npz.read_fashion16(options) if kind == "fashion16" else npz.read(path, options)
+        case "hub":
+            from stepwell.data import hub
+
+            return hub.read(spec.removeprefix(_HUB), options)
+        case "latents":
+            from stepwell.data import latents
+
             return latents.read(path, options)
-        batches = cifar10.home(path)
-        return folder.read(path, options) if batches is None else cifar10.read(batches, options)
-    if path.suffix.lower() != ".npz":
+        case "cifar10":
+            from stepwell.data import cifar10
+
+            return cifar10.read(path, options)
+        case "folder":
+            from stepwell.data import folder
+
+            return folder.read(path, options)
+        case None:
+            raise not_found(spec)
+
+
+def _restrict(data: DataSet, classes: tuple[int, ...], *, keep_labels: bool) -> DataSet:
+    """Only the images of these classes, in training and held out."""
+    if data.latents is not None:
         raise BadData(
-            f"{spec!r} is a file that is not .npz: give the folder that holds the images (unpack archives "
-            "first), or an .npz with an array called images."
+            f"{data.train.name} has latents, and only_classes selects images: encode the wanted images into "
+            "a folder of their own."
         )
-    from stepwell.data import npz
+    unknown = [number for number in classes if number >= data.train.classes]
+    if unknown:
+        raise BadData(
+            f"{data.train.name} has the classes 0 to {data.train.classes - 1}, not {unknown[0]}: change "
+            "only_classes."
+        )
+    train, held_out = (_of_classes(source, classes, keep_labels) for source in (data.train, data.held_out))
+    listed = ", ".join(map(str, classes))
+    note = f"only {len(train):,} of {len(data.train):,} images, those of the classes {listed}"
+    return DataSet(train, held_out, (*data.notes, note))
 
-    return npz.read(path, options)
 
-
-def _nothing_there(spec: str, path: Path) -> BadData:
-    names = list(EMBEDDED)
-    if spec and path.parent.is_dir() and os.access(path.parent, os.R_OK):
-        names += [str(path.with_name(entry.name)) for entry in path.parent.iterdir()]
-    near = difflib.get_close_matches(str(path), names, n=1, cutoff=0.5)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    return BadData(
-        f"{spec!r} is no data: there is no file or folder at {str(path.absolute())!r}, and it is not "
-        f"embedded ({', '.join(EMBEDDED)}) nor a Hugging Face dataset (hub:NAME).{hint}"
-    )
+def _of_classes(source: ExampleSource, classes: tuple[int, ...], keep_labels: bool) -> Part:
+    assert source.labels is not None, "only_classes reads them"
+    rows = torch.isin(source.labels, torch.tensor(classes)).nonzero().flatten()
+    if not len(rows):
+        raise BadData(f"{source.name} has no image of the classes {', '.join(map(str, classes))}.")
+    part = Part(cast(ImageSource, source), rows, source.name)
+    if not keep_labels:
+        part.labels, part.classes = None, 0
+    return part

@@ -19,18 +19,20 @@ from stepwell.data.source import BadData, DataSet, InMemory, Options, split
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_IMAGES, _LABELS = ("images", "x", "arr_0"), ("labels", "y")
+IMAGE_KEYS, _LABELS = ("images", "x", "arr_0"), ("labels", "y")
 _HELD_IMAGES, _HELD_LABELS = ("held_out_images",), ("held_out_labels",)
+UNREADABLE = (OSError, ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile, zlib.error)
+"""What numpy raises for a damaged .npz."""
 
 
 def read(path: Path, options: Options, name: str | None = None) -> DataSet:
     """Images under `images`, `x` or `arr_0`, labels under `labels` or `y`, optionally `held_out_*`.
 
-    Not mirrored unless asked: nobody knows what an array shows.
+    Not mirrored by default: nothing is known about what an array shows.
     """
     name = name or str(path)
     arrays = _arrays(path, name)
-    images = _images(name, arrays, _IMAGES, options)
+    images = _images(name, arrays, IMAGE_KEYS, options)
     held_images = _images(name, arrays, _HELD_IMAGES, options) if _HELD_IMAGES[0] in arrays else None
     labels = _labels(name, arrays, _LABELS) if options.labels else None
     held_labels = _labels(name, arrays, _HELD_LABELS) if options.labels and held_images is not None else None
@@ -62,29 +64,21 @@ def read_fashion16(options: Options) -> DataSet:
 
 
 def _arrays(path: Path, name: str) -> dict[str, NDArray[Any]]:
-    known = (*_IMAGES, *_LABELS, *_HELD_IMAGES, *_HELD_LABELS)
+    known = (*IMAGE_KEYS, *_LABELS, *_HELD_IMAGES, *_HELD_LABELS)
     try:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
-            found = {key: stored[key] for key in stored.files if key in known}
+            arrays = {key: stored[key] for key in stored.files if key in known}
             keys = list(stored.files)
-    except (
-        OSError,
-        ValueError,
-        EOFError,
-        AttributeError,
-        TypeError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as error:
+    except UNREADABLE as error:
         raise BadData(
             f"{name} is not a .npz file of plain arrays ({error}): write one with np.savez(path, images=...)."
         ) from error
-    if not any(key in found for key in _IMAGES):
+    if not any(key in arrays for key in IMAGE_KEYS):
         raise BadData(
             f"{name} has no array called images, x or arr_0, only {', '.join(keys) or 'nothing'}: "
             "write it with np.savez(path, images=...)."
         )
-    return found
+    return arrays
 
 
 def _first(arrays: Mapping[str, NDArray[Any]], keys: tuple[str, ...]) -> tuple[str, NDArray[Any]] | None:
@@ -92,9 +86,9 @@ def _first(arrays: Mapping[str, NDArray[Any]], keys: tuple[str, ...]) -> tuple[s
 
 
 def _images(name: str, arrays: Mapping[str, NDArray[Any]], keys: tuple[str, ...], options: Options) -> Tensor:
-    found = _first(arrays, keys)
-    assert found is not None
-    key, array = found
+    entry = _first(arrays, keys)
+    assert entry is not None
+    key, array = entry
     if array.dtype != np.uint8:
         raise BadData(
             f"{name}: {key} holds {array.dtype}, and must hold uint8 from 0 to 255. For floats in [0, 1] "
@@ -104,7 +98,7 @@ def _images(name: str, arrays: Mapping[str, NDArray[Any]], keys: tuple[str, ...]
 
 
 def channels_first(name: str, array: NDArray[Any]) -> Tensor:
-    """[N, H, W], [N, H, W, C] or [N, C, H, W] as [N, C, H, W]; channels last if both could be meant."""
+    """[N, H, W], [N, H, W, C] or [N, C, H, W] as [N, C, H, W]; channels last if ambiguous."""
     if array.ndim == 3:
         array = array[:, None]
     elif array.ndim == 4 and array.shape[3] in (1, 3):
@@ -115,15 +109,15 @@ def channels_first(name: str, array: NDArray[Any]) -> Tensor:
             "with C 1 or 3."
         )
     if not array.size:
-        raise BadData(f"{name} has shape {list(array.shape)}: there is no image in it.")
+        raise BadData(f"{name} has shape {list(array.shape)}: it holds no image.")
     return torch.from_numpy(np.ascontiguousarray(array))
 
 
 def _labels(name: str, arrays: Mapping[str, NDArray[Any]], keys: tuple[str, ...]) -> Tensor:
-    found = _first(arrays, keys)
-    if found is None:
+    entry = _first(arrays, keys)
+    if entry is None:
         raise BadData(f"{name} has no array called {' or '.join(keys)}: store one, or train without labels.")
-    key, array = found
+    key, array = entry
     if array.dtype.kind not in "iu":
         raise BadData(f"{name}: {key} holds {array.dtype}, and must hold whole numbers, one class an image.")
     if array.ndim == 2 and array.shape[1] == 1:

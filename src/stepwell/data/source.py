@@ -1,4 +1,4 @@
-"""Where examples come from, by index: images as uint8 pixels, in memory or decoded on demand."""
+"""Training examples by index: images in memory or decoded on demand, and how they are read and split."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stepwell.core.tick import Tick, stream_key, uniforms
 
 
 class BadData(StepwellError, ValueError):
-    """Images, labels or files that cannot be trained on."""
+    """Images, labels or files that cannot be used."""
 
 
 class ExampleSource(Protocol):
@@ -36,7 +36,7 @@ class ExampleSource(Protocol):
 
     @property
     def classes(self) -> int:
-        """How many classes the labels tell apart; 0 without labels."""
+        """The number of classes; 0 without labels."""
         ...
 
     @property
@@ -46,16 +46,15 @@ class ExampleSource(Protocol):
 
     def __len__(self) -> int: ...
     def examples(self, indices: Tensor, tick: Tick | None = None) -> Tensor:
-        """The examples at `indices` [B] as a network sees them, float32 [B, C, H, W].
+        """The examples at `indices` [B] as the network gets them, float32 [B, C, H, W].
 
-        What is random about an example (mirroring, a posterior's noise) follows the tick; without one
-        nothing is.
+        Random mirroring and posterior noise follow the tick; without one there is neither.
         """
         ...
 
 
 class ImageSource(ExampleSource, Protocol):
-    """Images of one shape, by index; as examples they lie in [-1, 1]."""
+    """Images of one shape, by index; as examples they are in [-1, 1]."""
 
     @property
     def flips(self) -> bool:
@@ -68,7 +67,7 @@ class ImageSource(ExampleSource, Protocol):
 
 
 class InMemory:
-    """Images that are one uint8 tensor [N, C, H, W]."""
+    """Images held as one uint8 tensor [N, C, H, W]."""
 
     in_memory = True
 
@@ -106,7 +105,7 @@ class InMemory:
 
 
 class OnDisk:
-    """Images that `decode` reads one at a time, on `workers` threads; their number changes no pixel."""
+    """Images that `decode` reads one at a time, on `workers` threads."""
 
     in_memory = False
 
@@ -145,51 +144,51 @@ class OnDisk:
 class Part:
     """Some rows of another source, without a copy."""
 
-    def __init__(self, whole: ImageSource, rows: Tensor, name: str) -> None:
+    def __init__(self, source: ImageSource, rows: Tensor, name: str) -> None:
         self.name = name
-        self.shape = whole.shape
-        self.labels = None if whole.labels is None else whole.labels[rows]
-        self.classes = whole.classes
-        self.flips = whole.flips
-        self.in_memory = whole.in_memory
-        self._whole = whole
+        self.shape = source.shape
+        self.labels = None if source.labels is None else source.labels[rows]
+        self.classes = source.classes
+        self.flips = source.flips
+        self.in_memory = source.in_memory
+        self._source = source
         self._rows = rows
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def fetch(self, indices: Tensor) -> Tensor:
-        return self._whole.fetch(self._rows.index_select(0, indices))
+        return self._source.fetch(self._rows.index_select(0, indices))
 
     def examples(self, indices: Tensor, tick: Tick | None = None) -> Tensor:
-        return self._whole.examples(self._rows.index_select(0, indices), tick)
+        return self._source.examples(self._rows.index_select(0, indices), tick)
 
 
 @dataclass(frozen=True)
 class LatentOrigin:
-    """Which autoencoder made latents, as their cache says."""
+    """The autoencoder that made latents, as their manifest says."""
 
     autoencoder: str
     """Where it was loaded from: a folder, or a name on the hub."""
     fingerprint: str
-    """Of its weights: another autoencoder's decoder makes noise of these latents."""
+    """A digest of its weights: another decoder would turn these latents into noise."""
     image_shape: tuple[int, int, int]
-    """Of the images that were encoded: channels, height, width."""
+    """Channels, height, width of the images that were encoded."""
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """What a model learns from, what it is tested on, and what a user should know about both."""
+    """Training and held-out examples, with notes for the user."""
 
     train: ExampleSource
     held_out: ExampleSource
     notes: tuple[str, ...] = ()
     latents: LatentOrigin | None = None
-    """Of examples that are latents; None if they are images."""
+    """None if the examples are images."""
 
 
 def checked_labels(name: str, labels: Tensor | None, count: int, classes: int) -> Tensor | None:
-    """`labels` as [N] int64 in [0, classes), or None without any."""
+    """`labels` as [N] int64 in [0, classes); None stays None."""
     if labels is None:
         return None
     if labels.shape != (count,):
@@ -202,26 +201,26 @@ def checked_labels(name: str, labels: Tensor | None, count: int, classes: int) -
     return labels.to(torch.int64)
 
 
-def split(whole: ImageSource, notes: tuple[str, ...] = ()) -> DataSet:
-    """A fixed pseudo-random tenth held out (1 to 2,000 images), whatever seed a training run has."""
-    count = len(whole)
+def split(source: ImageSource, notes: tuple[str, ...] = ()) -> DataSet:
+    """Hold out a fixed pseudo-random tenth (1 to 2,000 images), the same for every training seed."""
+    count = len(source)
     if count < 2:
         raise BadData(
-            f"{whole.name} has {count} image: at least 2 are needed, one to train on and one to hold out."
+            f"{source.name} has {count} image: at least 2 are needed, one to train on and one to hold out."
         )
     held = min(2000, max(1, round(count / 10)))
     # Hashed uniforms rather than randperm: the split must outlive versions of torch.
     order = uniforms(stream_key("held out"), count).argsort(stable=True)
     note = f"held out {held:,} of {count:,} images, a fixed pseudo-random choice"
     return DataSet(
-        Part(whole, order[held:].sort().values, whole.name),
-        Part(whole, order[:held].sort().values, f"{whole.name} held out"),
+        Part(source, order[held:].sort().values, source.name),
+        Part(source, order[:held].sort().values, f"{source.name} held out"),
         (*notes, note),
     )
 
 
 def _in_unit_range(source: ImageSource, indices: Tensor, tick: Tick | None) -> Tensor:
-    """Images in [-1, 1], mirrored by the tick's coins where the data allow it."""
+    """Images in [-1, 1], randomly mirrored by the tick where the data allow it."""
     pixels = source.fetch(indices)
     if tick is not None and source.flips:
         mirrored = (tick.uniform("flip", len(indices)) < 0.5).nonzero().flatten()
@@ -235,7 +234,7 @@ def to_unit(pixels: Tensor) -> Tensor:
 
 
 def to_pixels(x: Tensor) -> Tensor:
-    """Images in [-1, 1] as uint8, clamped and rounded; the inverse of `to_unit`."""
+    """Images in [-1, 1] as uint8, rounded and clamped; the inverse of `to_unit`."""
     return x.to(torch.float32).add(1).mul_(127.5).round_().clamp_(0, 255).to(torch.uint8)
 
 
@@ -260,8 +259,8 @@ class Options:
         require.count("memory_bytes", self.memory_bytes, least=0)
 
     def flip_or(self, default: bool) -> tuple[bool, tuple[str, ...]]:
-        """Whether to mirror images, and a note if nobody asked for it."""
+        """Whether to mirror images, and a note if that was not asked for."""
         if self.flips is not None:
             return self.flips, ()
-        note = "mirror images count as data; flips=False if left and right mean something here"
+        note = "mirror images count as data; set flips=False if left and right differ in meaning"
         return default, (note,) if default else ()

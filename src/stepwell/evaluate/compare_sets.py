@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import cast
 
-from stepwell.core.errors import InvalidParameter, Unsupported
-from stepwell.data import cifar10
-from stepwell.data.load import EMBEDDED
-from stepwell.data.load import load as load_data
-from stepwell.data.source import BadData, ImageSource
+from stepwell.core.errors import InvalidParameter
+from stepwell.data.npz import IMAGE_KEYS
 from stepwell.evaluate.distances import (
     KernelDistance,
     PrecisionRecall,
@@ -30,15 +25,7 @@ from stepwell.evaluate.feature_files import (
     read_statistics,
     statistics_of,
 )
-from stepwell.evaluate.image_sets import (
-    KEYS,
-    ArrayOfImages,
-    FolderOfImages,
-    ImageSet,
-    SourceOfImages,
-    keys_of,
-)
-from stepwell.runs.directory import RECIPE
+from stepwell.evaluate.image_sets import keys_of, open_images
 
 Progress = Callable[[str, int, int], None]
 _FEWEST = 4
@@ -84,43 +71,6 @@ class Comparison:
     notes: tuple[str, ...]
 
 
-def require_readable(spec: str) -> None:
-    """Something must be there, before a network is fetched to look at it."""
-    path = Path(spec).expanduser()
-    if not path.exists() and spec not in EMBEDDED:
-        raise BadData(f"there is no {path}: give a folder of images or an .npz of images or statistics.")
-
-
-def open_images(spec: str | Path, extractor: Extractor, size: int | None = None) -> ImageSet:
-    """A folder, an .npz, CIFAR-10's batch files, the training data of a run, or embedded data by name."""
-    path = Path(spec).expanduser()
-    if (path / RECIPE).is_file():
-        return _training_images(path)
-    if str(spec) in EMBEDDED or (path.is_dir() and cifar10.home(path) is not None):
-        return SourceOfImages(cast(ImageSource, load_data(str(spec), size=size).train))
-    if path.is_dir():
-        return FolderOfImages(path, extractor.channels, size)
-    if path.is_file() and path.suffix.lower() == ".npz":
-        return ArrayOfImages(path, size)
-    require_readable(str(spec))
-    raise BadData(f"{path} is neither a folder of images nor an .npz file.")
-
-
-def _training_images(run: Path) -> ImageSet:
-    recipe = json.loads((run / RECIPE).read_text())
-    data = load_data(
-        recipe["data"],
-        size=recipe["size"],
-        channels=recipe["channels"],
-        only_classes=recipe.get("only_classes", ""),
-    )
-    if data.latents is not None:
-        raise Unsupported(
-            f"{run} was trained on latents ({recipe['data']}): give the images that were encoded instead."
-        )
-    return SourceOfImages(cast(ImageSource, data.train))
-
-
 def side(spec: str | Path, extractor: Extractor, reading: Reading, progress: Progress) -> Side:
     """A set or a statistics file, ready to be compared.
 
@@ -129,9 +79,9 @@ def side(spec: str | Path, extractor: Extractor, reading: Reading, progress: Pro
     """
     path = Path(spec).expanduser()
     stored = read_statistics(path, extractor) if has_statistics(path) else None
-    if stored is not None and not any(key in KEYS for key in keys_of(path)):
+    if stored is not None and not any(key in IMAGE_KEYS for key in keys_of(path)):
         return Side(str(spec), None, stored)
-    images = open_images(spec, extractor, reading.size)
+    images = open_images(spec, extractor.channels, reading.size)
     features = extract(
         images,
         extractor,

@@ -1,14 +1,12 @@
-"""Sets of images to compare: a folder, an .npz, or the data that a run learns from.
-
-All are read by row, so that no set has to fit into memory.
-"""
+"""Sets of images to compare, read by row: a folder, an .npz, or any data that training reads."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -17,15 +15,18 @@ from PIL import UnidentifiedImageError
 from torch import Tensor
 
 from stepwell.core import require
+from stepwell.core.errors import Unsupported
 from stepwell.data.folder import Files
-from stepwell.data.npz import channels_first
+from stepwell.data.load import kind_of, not_found
+from stepwell.data.load import load as load_data
+from stepwell.data.npz import IMAGE_KEYS, UNREADABLE, channels_first
 from stepwell.data.pictures import as_pixels, refit
 from stepwell.data.source import BadData, ImageSource
+from stepwell.runs.directory import RECIPE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-KEYS = ("images", "x", "arr_0")
 _ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".ppm", ".pgm")
 _DIGEST_ROWS = 1000
 
@@ -41,19 +42,44 @@ class ImageSet(Protocol):
         ...
 
     def digest(self) -> str:
-        """Of all contents: another set has another one."""
+        """A digest of all images."""
         ...
 
 
+def open_images(spec: str | Path, channels: int, size: int | None = None) -> ImageSet:
+    """A folder (read with this many channels), an .npz, or the training images of a run or other data."""
+    path = Path(spec).expanduser()
+    if (path / RECIPE).is_file():
+        recipe = json.loads((path / RECIPE).read_text())
+        options = {"size": recipe["size"], "channels": recipe["channels"]}
+        return _training_images(recipe["data"], only_classes=recipe.get("only_classes", ""), **options)
+    match kind_of(str(spec)):
+        case "folder":
+            return FolderOfImages(path, channels, size)
+        case "npz":
+            return ArrayOfImages(path, size)
+        case None:
+            raise not_found(str(spec))
+        case _:
+            return _training_images(str(spec), size=size)
+
+
+def _training_images(spec: str, **options: Any) -> ImageSet:
+    data = load_data(spec, **options)
+    if data.latents is not None:
+        raise Unsupported(f"{spec} has latents: give the images that were encoded instead.")
+    return SourceOfImages(cast(ImageSource, data.train))
+
+
 def chosen_rows(available: int, count: int | None) -> list[int]:
-    """`count` rows evenly spread over a set, because folders are often sorted by class; None: all."""
+    """`count` evenly spaced rows, because folders are often sorted by class; None: all."""
     if count is None or count >= available:
         return list(range(available))
     return [row * available // require.count("count", count) for row in range(count)]
 
 
 class FolderOfImages:
-    """The images below a folder, in the order of their names; all of one size unless `size` is given."""
+    """The images below a folder, ordered by name; all of one size unless `size` is given."""
 
     def __init__(self, root: Path, channels: int = 3, size: int | None = None) -> None:
         self.name = str(root)
@@ -81,7 +107,7 @@ class FolderOfImages:
     def _read(self, row: int) -> Tensor:
         try:
             with self._files.open(row) as picture:
-                return torch.from_numpy(as_pixels(picture, self._size, self._channels))
+                return as_pixels(picture, self._size, self._channels)
         except Exception as error:
             raise self._unreadable(row, error) from error
 
@@ -99,7 +125,7 @@ class FolderOfImages:
     def _size_of(self, row: int) -> tuple[int, int]:
         try:
             with self._files.open(row) as picture:
-                # As it will be seen: Exif may say that it lies on its side.
+                # Exif may turn it by 90 degrees.
                 turned = picture.getexif().get(0x0112, 1) >= 5
                 return (picture.height, picture.width) if turned else picture.size
         except Exception as error:
@@ -108,12 +134,12 @@ class FolderOfImages:
     def _unreadable(self, row: int, error: Exception) -> BadData:
         reason = "not an image" if isinstance(error, UnidentifiedImageError) else str(error)
         return BadData(
-            f"{self.name}: {self._files.title(row)} cannot be read ({reason}): remove it, or make it whole."
+            f"{self.name}: {self._files.title(row)} cannot be read ({reason}): remove it, or replace it."
         )
 
 
 class ArrayOfImages:
-    """Images under `images`, `x` or `arr_0` of an .npz; left on disk if the file is not compressed."""
+    """Images under `images`, `x` or `arr_0` of an .npz; memory-mapped if the file is not compressed."""
 
     def __init__(self, path: Path, size: int | None = None) -> None:
         self.name = str(path)
@@ -140,7 +166,7 @@ class ArrayOfImages:
 
 
 class SourceOfImages:
-    """The images of a data source, such as those that a run was trained on."""
+    """The images of a data source."""
 
     def __init__(self, source: ImageSource) -> None:
         self.name = source.name
@@ -165,15 +191,16 @@ def keys_of(path: Path) -> list[str]:
         with zipfile.ZipFile(path) as archive:
             return [entry.removesuffix(".npy") for entry in archive.namelist()]
     except (OSError, zipfile.BadZipFile) as error:
-        raise BadData(f"{path} is not a whole .npz file ({error}).") from error
+        raise BadData(f"{path} is not an .npz file, or is cut off ({error}).") from error
 
 
 def _images_in(path: Path) -> NDArray[Any]:
-    key = next((key for key in KEYS if key in keys_of(path)), None)
+    key = next((key for key in IMAGE_KEYS if key in keys_of(path)), None)
     if key is None:
+        stored = ", ".join(keys_of(path)) or "nothing"
         raise BadData(
-            f"{path} has no array called {', '.join(KEYS)}, only {', '.join(keys_of(path)) or 'nothing'}: "
-            "write it with np.savez(path, images=...)."
+            f"{path} has no array called {', '.join(IMAGE_KEYS)}, only {stored}: write it with "
+            "np.savez(path, images=...)."
         )
     try:
         with zipfile.ZipFile(path) as archive:
@@ -183,12 +210,12 @@ def _images_in(path: Path) -> NDArray[Any]:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
             array: NDArray[Any] = stored[key]
             return array
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except UNREADABLE as error:
         raise BadData(f"{path}: {key} cannot be read ({error}).") from error
 
 
 def _mapped(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> NDArray[Any]:
-    """An uncompressed array, without reading it: 50,000 images of 256 px are 10 GB."""
+    """An uncompressed array, memory-mapped: 50,000 images of 256 px are 10 GB."""
     with archive.open(entry) as stream:
         version = npy.read_magic(stream)
         read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0

@@ -12,7 +12,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from stepwell.core.errors import StateMismatch
 from stepwell.integrations.callbacks import require_draws, require_pacer
 from stepwell.pacer import Pacer
-from stepwell.runs.io import write_whole
+from stepwell.runs.io import write_atomic
 
 FILE = "stepwell.pt"
 """The pacer's state, in each checkpoint's folder."""
@@ -82,7 +82,7 @@ class PacerCallback(TrainerCallback):
         if state.is_world_process_zero:
             content = io.BytesIO()
             torch.save(self.pacer.state_dict(), content)
-            write_whole(_folder(args, state) / FILE, content.getvalue())
+            write_atomic(_folder(args, state) / FILE, content.getvalue())
 
     def _load(self, args: TrainingArguments, state: TrainerState) -> None:
         """The state that was saved with the checkpoint; one that the host has loaded itself is kept."""

@@ -16,7 +16,7 @@ from stepwell.catalogue import build as named
 from stepwell.core.errors import StepwellError
 from stepwell.core.process import NoiseProcess
 from stepwell.core.ranks import worker_group
-from stepwell.data.batches import Ahead, Batches
+from stepwell.data.batches import Batches, Prefetched
 from stepwell.data.load import load as load_data
 from stepwell.data.source import DataSet, to_pixels
 from stepwell.evaluate.bands import HeldOutLoss
@@ -161,7 +161,7 @@ def training_of(made: Experiment, accelerator: Accelerator) -> Training:
         denoiser=torch.compile(prepared) if recipe.compile else prepared,  # type: ignore[arg-type]
         objective=made.objective,
         pacer=pacer,
-        batches=batches if made.data.train.in_memory else Ahead(batches),
+        batches=batches if made.data.train.in_memory else Prefetched(batches),
         optimizer=optimizer,
         warm_up=Warmup(recipe.lr, recipe.warm_up_steps),
         ema=Ema(bare.parameters(), recipe.ema, recipe.ema_kind),

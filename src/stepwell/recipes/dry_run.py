@@ -6,11 +6,10 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from accelerate import Accelerator
 
-from stepwell.data.load import EMBEDDED
+from stepwell.data.load import kind_of
 from stepwell.data.source import DataSet
 from stepwell.recipes.build import Experiment, data_of, network_of, objective_of, on_cpu, training_of
 from stepwell.recipes.cost import Cost, cost_of, text
@@ -41,7 +40,7 @@ def planned(workload: str, words: Sequence[str] = ()) -> Recipe:
 
 def present(data: str) -> bool:
     """Whether data can be looked at here."""
-    return data in EMBEDDED or data.startswith("hub:") or Path(data).expanduser().exists()
+    return kind_of(data) is not None
 
 
 def report(recipe: Recipe) -> str:

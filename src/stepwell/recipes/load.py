@@ -180,11 +180,11 @@ def _fine_tuning(recipe: Recipe) -> list[str]:
 
 def _shown(recipe: Recipe) -> list[str]:
     """What is chosen of the data, and what of it the network is shown."""
-    from stepwell.data.load import parsed
+    from stepwell.data.load import parse_classes
 
     found = []
     try:
-        parsed(recipe.only_classes)
+        parse_classes(recipe.only_classes)
     except StepwellError as error:
         found.append(str(error))
     factor, size = recipe.super_resolution, recipe.size

@@ -1,1 +1,1 @@
-"""The run directory: written by training, read by everything after it. Standard library only."""
+"""The run directory: written by training, read by all other commands. Standard library only."""

@@ -1,4 +1,4 @@
-"""One run, one directory: recipe, environment, metrics, checkpoints, samples."""
+"""A run is a directory: recipe, environment, metrics, checkpoints, samples."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ RECIPE, ENVIRONMENT, METRICS = "recipe.json", "environment.json", "metrics.jsonl
 
 
 class RunError(Exception):
-    """A run directory that cannot be used as asked."""
+    """The run directory cannot be created, locked or resumed."""
 
 
 class Run:
-    """A run directory that is being written. Only one process may; others read `records`."""
+    """A run directory open for writing, locked against other processes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -34,23 +34,23 @@ class Run:
     def open(
         self, recipe: dict[str, Any], may_change: frozenset[str], defaults: dict[str, Any] | None = None
     ) -> bool:
-        """Create the directory, or continue the same run; whether there was one already.
+        """Create the directory or resume the run in it; returns whether there was one.
 
-        `defaults` are what settings were before a recipe could name them.
+        `defaults` are values of settings that an older recipe does not list.
         """
         try:
             for folder in (self.path, self.checkpoints, self.samples):
                 folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise RunError(f"cannot make the run directory {self.path}: {error.strerror}.") from error
+            raise RunError(f"cannot create the run directory {self.path}: {error.strerror}.") from error
         self._take_lock()
-        known = self.path / RECIPE
-        found = known.exists()
-        if found:
-            self._compare({**(defaults or {}), **json.loads(known.read_text())}, recipe, may_change)
-        write_json(known, recipe)
+        stored = self.path / RECIPE
+        resumed = stored.exists()
+        if resumed:
+            self._compare({**(defaults or {}), **json.loads(stored.read_text())}, recipe, may_change)
+        write_json(stored, recipe)
         self._metrics = (self.path / METRICS).open("a", encoding="utf-8")
-        return found
+        return resumed
 
     def _take_lock(self) -> None:
         self._lock = (self.path / ".lock").open("w")
@@ -80,29 +80,29 @@ class Run:
         self._metrics.flush()
 
     def metrics_bytes(self) -> int:
-        """The length of metrics.jsonl, once it is safely on disk."""
+        """The length of metrics.jsonl in bytes, after flushing it to disk."""
         assert self._metrics is not None
         self._metrics.flush()
         os.fsync(self._metrics.fileno())
         return self._metrics.tell()
 
     def cut_metrics(self, length: int) -> None:
-        """Forget records that were written after the checkpoint that is resumed from."""
+        """Truncate metrics.jsonl to its length at the checkpoint that is resumed."""
         assert self._metrics is not None
         if os.fstat(self._metrics.fileno()).st_size < length:
-            raise RunError(f"{self.path / METRICS} is shorter than its checkpoint says: it was edited.")
+            raise RunError(f"{self.path / METRICS} is shorter than at its last checkpoint: it was edited.")
         self._metrics.truncate(length)
         self._metrics.seek(length)
 
     def close(self) -> None:
-        """Release the directory."""
+        """Close the metrics and release the lock."""
         for stream in (self._metrics, self._lock):
             if stream is not None:
                 stream.close()
 
 
 def records(path: Path) -> Iterator[dict[str, Any]]:
-    """The whole records of a run's metrics; a half-written last line is left out."""
+    """The records in metrics.jsonl; an incomplete last line is left out."""
     with (path / METRICS).open(encoding="utf-8") as lines:
         for line in lines:
             if line.endswith("\n"):
@@ -113,7 +113,7 @@ _PACKAGES = ("stepwell", "torch", "numpy", "diffusers", "accelerate", "safetenso
 
 
 def environment(**more: Any) -> dict[str, Any]:
-    """Versions, commit, machine; `more` is what only the caller knows (threads, device, world)."""
+    """Versions, commit and machine (nothing that identifies a person), with `more` from the caller."""
     return {
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in _PACKAGES},
@@ -134,17 +134,12 @@ def _version(package: str) -> str | None:
 
 
 def _commit() -> str | None:
-    here = Path(__file__).parent
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
     try:
-        found = subprocess.run(
-            ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"],
-            capture_output=True,
-            text=True,
-            timeout=10,
-        )
+        described = subprocess.run(command, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return found.stdout.strip() or None
+    return described.stdout.strip() or None
 
 
 def _processor() -> str | None:

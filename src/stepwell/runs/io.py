@@ -1,4 +1,4 @@
-"""Numbers that JSON can carry."""
+"""Files written atomically, and values that JSON can hold."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def finite(value: Any) -> Any:
-    """JSON has no infinity and no NaN: both are written as null."""
+    """`value` with infinities and NaNs as None: JSON has neither."""
     if isinstance(value, dict):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -18,8 +18,8 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Written beside its final name, synchronised, renamed."""
+def write_atomic(path: Path, content: bytes) -> None:
+    """Write a file atomically: under a temporary name, synced, then renamed."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -33,5 +33,5 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """The same for a value, to be read by people too."""
-    write_whole(path, f"{json.dumps(value, indent=2)}\n".encode())
+    """Write a value atomically as indented JSON."""
+    write_atomic(path, f"{json.dumps(value, indent=2)}\n".encode())

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from stepwell.core.sampler import Metrics
 from stepwell.core.tick import Tick
-from stepwell.data.batches import Ahead, Batch, Batches
+from stepwell.data.batches import Batch, Batches, Prefetched
 from stepwell.models.denoiser import UNTOLD, Condition, Conditioning
 from stepwell.objective import Objective
 from stepwell.pacer import Pacer
@@ -28,7 +28,7 @@ class Training:
     denoiser: nn.Module
     objective: Objective
     pacer: Pacer
-    batches: Batches | Ahead
+    batches: Batches | Prefetched
     optimizer: Any
     warm_up: Warmup
     ema: Ema
