@@ -18,7 +18,7 @@ from pathlib import Path
 from stepwell.core.ranks import Alone
 from stepwell.evaluate.compare_sets import Reading, compare, side
 from stepwell.evaluate.extractors import extractor
-from stepwell.generate.to_disk import Task, write_images
+from stepwell.generate.to_disk import ImageJob, write_images
 from stepwell.recipes.build import trained
 from stepwell.train.checkpoint import steps as steps_kept
 
@@ -30,7 +30,7 @@ def images_of(run: Path, step: int, count: int) -> Path:
     out = run / "generated" / f"step-{step:06d}-{count}"
     made = trained(run, step=step)
     request = replace(made.request(count, batch=100), solver=SOLVER, steps=STEPS)
-    write_images(Task(made.denoiser, made.process, request, made.decode), out, Alone())
+    write_images(ImageJob(made.denoiser, made.process, request, made.decode), out, Alone())
     return out
 
 

@@ -39,12 +39,12 @@ class Diffusers:
 
         from stepwell.data.load import load
         from stepwell.data.source import to_unit
-        from stepwell.models.build import build
+        from stepwell.models.registry import build_model
 
         train = load("fashion16").train
         images = to_unit(train.fetch(torch.arange(len(train))))
         self.accelerator = Accelerator(cpu=True)
-        network = build("tiny", channels=1, image_size=16).network
+        network = build_model("tiny", channels=1, image_size=16).network
         self.ema = EMAModel(network.parameters(), decay=0.9999, use_ema_warmup=True)
         optimizer = torch.optim.AdamW(network.parameters(), lr=LR, betas=(0.95, 0.999))
         data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(images), BATCH, shuffle=True)
@@ -84,11 +84,11 @@ class Lucidrains:
 
         from stepwell.data.load import load
         from stepwell.generate.super_resolution import save_images
-        from stepwell.models.build import build
+        from stepwell.models.registry import build_model
 
         save_images(load("fashion16").train.fetch(torch.arange(3000)), folder / "images")
         diffusion = GaussianDiffusion(
-            Adapter(build("tiny", channels=1, image_size=16).network), image_size=16
+            Adapter(build_model("tiny", channels=1, image_size=16).network), image_size=16
         )
         self.trainer = Trainer(
             diffusion,

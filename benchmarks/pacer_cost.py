@@ -18,7 +18,7 @@ import stepwell
 from stepwell.analyze.step_cost import Stepped, timed
 from stepwell.core.tick import Tick
 from stepwell.data.load import load
-from stepwell.models.denoiser import Task
+from stepwell.models.denoiser import NetworkSpec
 from stepwell.models.unet import network
 
 METHODS = ("neyman", "alignment", "loss-ema", "logit-normal")
@@ -29,7 +29,7 @@ def loop(images: torch.Tensor, method: str | None) -> Stepped:
     """Steps of a host on the `small` U-Net: its own draws, or a pacer's."""
     torch.manual_seed(0)
     # diffusers' own class, as hosts have it.
-    model = network("small", Task(channels=1, image_size=16))
+    model = network("small", NetworkSpec(channels=1, image_size=16))
     scheduler, optimizer = DDPMScheduler(), torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     losses_at = stepwell.loss_at.diffusers(model, scheduler)
     pacer = None if method is None else stepwell.Pacer(method, scheduler, loss_at=losses_at).attach(optimizer)

@@ -15,7 +15,7 @@ import torch
 import stepwell
 from stepwell.catalogue.find import all_entries
 from stepwell.core.sampler import TimestepSampler
-from stepwell.models.build import build
+from stepwell.models.registry import build_model
 
 BATCH, SIZE, GOAL = 64, 16, 0.005
 BLOCKS, CALLS = 30, 20
@@ -24,7 +24,7 @@ BLOCKS, CALLS = 30, 20
 def training_step() -> Callable[[], None]:
     """One optimizer step of the `tiny` network on 16x16 grey images, without a sampler."""
     torch.manual_seed(0)
-    network = build("tiny", channels=1, image_size=SIZE)
+    network = build_model("tiny", channels=1, image_size=SIZE)
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3, fused=True)
     objective = stepwell.Objective(stepwell.process("linear"))
     x0, noise, u = torch.randn(BATCH, 1, SIZE, SIZE), torch.randn(BATCH, 1, SIZE, SIZE), torch.rand(BATCH)

@@ -21,7 +21,7 @@ from scipy import stats
 
 from stepwell.data.load import load as load_data
 from stepwell.data.source import to_unit
-from stepwell.models.build import build
+from stepwell.models.registry import build_model
 from stepwell.recipes.build import experiment, plan_of, training_of
 from stepwell.recipes.load import load
 from stepwell.runs.directory import Run
@@ -37,7 +37,7 @@ class Bare:
 
     def __init__(self, batch: int, lr: float, log: Path) -> None:
         torch.manual_seed(0)
-        self.network = build("tiny", channels=1, image_size=16).network
+        self.network = build_model("tiny", channels=1, image_size=16).network
         self.optimizer = torch.optim.AdamW(self.network.parameters(), lr=lr, weight_decay=0.0, fused=True)
         self.average = [p.detach().clone() for p in self.network.parameters()]
         train = load_data("fashion16").train

@@ -11,7 +11,7 @@ import pytest
 
 from stepwell.catalogue.find import ENTRIES
 from stepwell.cli.main import main
-from stepwell.models.entries import MODELS
+from stepwell.models.registry import MODELS
 from stepwell.recipes.method import method_files, study_files, workload_files
 
 

@@ -26,8 +26,8 @@ from stepwell.core.tensors import per_example
 from stepwell.generate.continuous import ContinuousRoute, continuous_route
 from stepwell.generate.images import Request, checked_route, generate
 from stepwell.generate.solvers import CATALOGUE
-from stepwell.models.build import build
 from stepwell.models.denoiser import Condition
+from stepwell.models.registry import build_model
 from stepwell.processes.discrete import DiscreteProcess
 from stepwell.processes.flow import FlowProcess
 from stepwell.recipes.build import trained
@@ -234,7 +234,7 @@ def test_network_evaluations_are_counted_honestly_and_guidance_guides(name: str,
 @pytest.mark.parametrize("solver", NoiseProcess.solvers)
 def test_images_do_not_depend_on_the_batch_size(name: str, solver: str) -> None:
     torch.manual_seed(0)
-    network = build("micro", channels=1, image_size=8, classes=3, label_dropout=0.1).eval()
+    network = build_model("micro", channels=1, image_size=8, classes=3, label_dropout=0.1).eval()
 
     def images(**changes: Any) -> Tensor:
         request = Request(5, (1, 8, 8), solver, steps=4, labels=(0, 1), **changes)

@@ -12,15 +12,15 @@ from stepwell.core.errors import Unsupported
 from stepwell.generate.diffusers_io import export
 from stepwell.generate.images import Request, generate
 from stepwell.generate.super_resolution import sheet
-from stepwell.models.build import build
 from stepwell.models.denoiser import Denoiser
+from stepwell.models.registry import build_model
 from stepwell.processes.discrete import DiscreteProcess
 
 
 @pytest.fixture(scope="module")
 def network() -> Denoiser:
     torch.manual_seed(0)
-    return build("micro", channels=1, image_size=8, classes=3, label_dropout=0.1).eval()
+    return build_model("micro", channels=1, image_size=8, classes=3, label_dropout=0.1).eval()
 
 
 @pytest.mark.parametrize("solver", DiscreteProcess.solvers)
@@ -54,7 +54,7 @@ def test_any_batches_are_those_of_the_whole(network: Denoiser, solver: str) -> N
 @pytest.mark.parametrize("prediction", ["eps", "v"])
 def test_a_learned_variance_is_used_by_ddpm_and_cut_by_the_others(solver: str, prediction: str) -> None:
     torch.manual_seed(0)
-    learned = build("micro", channels=1, image_size=8, learned_variance=True).eval()
+    learned = build_model("micro", channels=1, image_size=8, learned_variance=True).eval()
     process = stepwell.process("cosine", timesteps=20, prediction=prediction)
     request = Request(2, (1, 8, 8), solver, steps=5)
 
@@ -86,7 +86,7 @@ def test_labels_change_images(network: Denoiser) -> None:
 def test_diffusers_own_pipeline_loads_and_runs_an_export(tmp_path: Path, learned: bool) -> None:
     from diffusers import DDPMPipeline
 
-    network = build("micro", channels=1, image_size=8, learned_variance=learned)
+    network = build_model("micro", channels=1, image_size=8, learned_variance=learned)
     export(network, stepwell.process("cosine", timesteps=30), tmp_path / "pipeline")
     pipeline = DDPMPipeline.from_pretrained(tmp_path / "pipeline")
     pipeline.set_progress_bar_config(disable=True)
@@ -102,7 +102,7 @@ def test_what_the_pipeline_could_not_run_is_not_exported(tmp_path: Path, network
     with pytest.raises(Unsupported, match="trained with 3 classes: use stepwell generate"):
         export(network, process, out)
     with pytest.raises(Unsupported, match="no decoder"):
-        export(build("micro", channels=1, image_size=8), process, out, latents=True)
+        export(build_model("micro", channels=1, image_size=8), process, out, latents=True)
     with pytest.raises(Unsupported, match=r"DDPMPipeline's folder, which holds a UNet2DModel.* is a Linear"):
         export(Denoiser(torch.nn.Linear(1, 1)), process, out)
     assert not out.exists()

@@ -11,8 +11,8 @@ import stepwell
 from stepwell.core.errors import InvalidParameter
 from stepwell.generate.discrete import route_of
 from stepwell.generate.images import Request, generate, guided
-from stepwell.models.build import build
 from stepwell.models.denoiser import Condition
+from stepwell.models.registry import build_model
 from stepwell.processes.discrete import DiscreteProcess
 
 MEANS = (0.3, -0.2, 0.1)
@@ -63,14 +63,14 @@ def test_guidance_that_means_nothing_is_refused() -> None:
     def asked(network: nn.Module, **changes: object) -> None:
         next(generate(network, process, Request(1, (1, 8, 8), steps=2, **changes)))  # type: ignore[arg-type]
 
-    plain = build("micro", channels=1, image_size=8)
+    plain = build_model("micro", channels=1, image_size=8)
     with pytest.raises(InvalidParameter, match="trained without labels"):
         asked(plain, labels=(0,))
     with pytest.raises(InvalidParameter, match="leave guidance at 1"):
         asked(plain, guidance=2.0)
     with pytest.raises(InvalidParameter, match="label_dropout=0"):
-        asked(build("micro", channels=1, image_size=8, classes=3), guidance=2.0, labels=(0,))
-    conditional = build("micro", channels=1, image_size=8, classes=3, label_dropout=0.1)
+        asked(build_model("micro", channels=1, image_size=8, classes=3), guidance=2.0, labels=(0,))
+    conditional = build_model("micro", channels=1, image_size=8, classes=3, label_dropout=0.1)
     with pytest.raises(InvalidParameter, match="name some"):
         asked(conditional, guidance=2.0)
     with pytest.raises(InvalidParameter, match="labels run from 0 to 2, not 3"):

@@ -14,8 +14,8 @@ import stepwell
 from stepwell.core.tick import stream_key
 from stepwell.generate.discrete import scheduler_of
 from stepwell.generate.images import Request, generate
-from stepwell.models.build import build
 from stepwell.models.denoiser import Denoiser
+from stepwell.models.registry import build_model
 
 COUNT = 3
 
@@ -23,7 +23,7 @@ COUNT = 3
 @pytest.fixture(scope="module")
 def network() -> Denoiser:
     torch.manual_seed(0)
-    return build("micro", channels=3, image_size=8).eval()
+    return build_model("micro", channels=3, image_size=8).eval()
 
 
 def theirs(kind: Any, network: Denoiser, scheduler: Any, output: str, **options: Any) -> Any:

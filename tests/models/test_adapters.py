@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from stepwell.models import lora
-from stepwell.models.build import build
-from stepwell.models.entries import MODELS
+from stepwell.models.registry import MODELS, build_model
 
 QUICK = ("micro", "small", "ddpm-cifar10", "adm-small", "uvit-tiny", "dit-s-2")
 ALL = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in MODELS]
@@ -16,7 +15,7 @@ ALL = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for n
 @pytest.mark.parametrize("name", ALL)
 def test_every_network(name: str) -> None:
     with torch.device("meta"):
-        network = build(name, channels=3, image_size=64 if name.startswith("adm") else 32).network
+        network = build_model(name, channels=3, image_size=64 if name.startswith("adm") else 32).network
         plain = {key: tensor.shape for key, tensor in network.state_dict().items()}
         names = [key for key, _ in network.named_parameters()]
         assert list(plain) == names, "averages are kept in the order of parameters"
@@ -29,7 +28,7 @@ def test_every_network(name: str) -> None:
 
 
 def test_a_network_with_new_adapters_answers_as_before() -> None:
-    network = build("small", channels=1, image_size=16).network.eval()
+    network = build_model("small", channels=1, image_size=16).network.eval()
     x, time = torch.randn(2, 1, 16, 16), torch.tensor([5, 700])
     with torch.no_grad():
         before = network(x, time).sample

@@ -5,16 +5,16 @@ from __future__ import annotations
 import torch
 from diffusers import DiTTransformer2DModel
 
-from stepwell.models.denoiser import Task
+from stepwell.models.denoiser import NetworkSpec
 from stepwell.models.dit import DiT, Size
 
 SIZE = Size(width=32, depth=3, heads=4)
 
 
-def network(task: Task) -> DiT:
+def network(spec: NetworkSpec) -> DiT:
     """With weights that are not zero anywhere."""
     torch.manual_seed(0)
-    made = DiT(SIZE, task).eval()
+    made = DiT(SIZE, spec).eval()
     with torch.no_grad():
         for parameter in made.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.1)
@@ -22,7 +22,7 @@ def network(task: Task) -> DiT:
 
 
 def test_it_is_diffusers_network_when_all_embedders_are_alike() -> None:
-    made = network(Task(3, 8, classes=5, learned_variance=True))
+    made = network(NetworkSpec(3, 8, classes=5, learned_variance=True))
     theirs = DiTTransformer2DModel(
         num_attention_heads=4,
         attention_head_dim=8,
@@ -43,14 +43,14 @@ def test_it_is_diffusers_network_when_all_embedders_are_alike() -> None:
 
 
 def test_it_hides_no_labels_by_itself() -> None:
-    made = network(Task(3, 8, classes=5)).train()
+    made = network(NetworkSpec(3, 8, classes=5)).train()
     x, time, labels = torch.randn(200, 3, 8, 8), torch.zeros(200), torch.zeros(200, dtype=torch.long)
     # Hiding one in ten, diffusers' own habit, would show in 200 draws but for a chance of 7e-10.
     assert torch.equal(made(x, time, labels).sample, made(x, time, labels).sample)
 
 
 def test_time_and_label_are_seen() -> None:
-    made = network(Task(3, 8, classes=5))
+    made = network(NetworkSpec(3, 8, classes=5))
     x, time, labels = torch.randn(2, 3, 8, 8), torch.tensor([10.0, 20.0]), torch.tensor([0, 1])
     before = made(x, time, labels).sample
     assert (made(x, time + 0.5, labels).sample - before).abs().max() > 1e-4
@@ -58,13 +58,13 @@ def test_time_and_label_are_seen() -> None:
 
 
 def test_without_classes_it_needs_no_labels() -> None:
-    made = network(Task(3, 8))
+    made = network(NetworkSpec(3, 8))
     x = torch.randn(2, 3, 8, 8)
     assert torch.isfinite(made(x, torch.tensor([0.5, 700.25])).sample).all()
 
 
 def test_it_starts_as_nothing() -> None:
-    made = DiT(SIZE, Task(3, 8))
+    made = DiT(SIZE, NetworkSpec(3, 8))
     tokens = torch.randn(2, 16, 32)
     block = made.blocks.transformer_blocks[0]
     assert torch.equal(block(tokens, timestep=torch.randn(2, 32)), tokens)

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from stepwell.core.errors import InvalidParameter, UnknownName
-from stepwell.models.build import build
 from stepwell.models.denoiser import Condition
-from stepwell.models.entries import MODELS
+from stepwell.models.registry import MODELS, build_model
 
 SIZE = {"adm-imagenet256": 32}
 """Images that fit: five halvings need 32 pixels, all others fit 16."""
@@ -18,7 +17,7 @@ SIZE = {"adm-imagenet256": 32}
 def test_labels_extra_channels_and_learned_variance(name: str) -> None:
     size = SIZE.get(name, 16)
     with torch.device("meta"), torch.no_grad():
-        network = build(
+        network = build_model(
             name,
             channels=3,
             image_size=size,
@@ -36,25 +35,25 @@ def test_labels_extra_channels_and_learned_variance(name: str) -> None:
 def test_small_latents_fit_or_the_error_says_which_sizes_would(name: str) -> None:
     with torch.device("meta"):
         if name != "adm-imagenet256":
-            build(name, channels=32, image_size=8)
+            build_model(name, channels=32, image_size=8)
             return
         with pytest.raises(InvalidParameter, match="multiple of 32, not 8"):
-            build(name, channels=32, image_size=8)
+            build_model(name, channels=32, image_size=8)
 
 
 @pytest.mark.parametrize("name", ["small", "ddpm-cifar10", "adm-small", "uvit-tiny", "uvit-s", "dit-s-2"])
 def test_no_labels_and_times_between_the_steps(name: str) -> None:
     with torch.device("meta"), torch.no_grad():
-        network = build(name, channels=32, image_size=8)
+        network = build_model(name, channels=32, image_size=8)
         assert network(torch.empty(2, 32, 8, 8), torch.tensor([0.25, 700.5])).shape == (2, 32, 8, 8)
 
 
 @pytest.mark.parametrize("name", ["uvit-tiny", "dit-s-2"])
 def test_images_must_be_whole_patches_and_of_the_size_it_was_built_for(name: str) -> None:
     with pytest.raises(InvalidParameter, match="must be a multiple of 2, not 9"):
-        build(name, channels=1, image_size=9)
+        build_model(name, channels=1, image_size=9)
     with torch.device("meta"):
-        network = build(name, channels=1, image_size=8)
+        network = build_model(name, channels=1, image_size=8)
         for shape in [(1, 8, 4), (1, 16, 16), (2, 8, 8)]:
             with pytest.raises(InvalidParameter, match=r"built for images of shape \(1, 8, 8\), not"):
                 network(torch.empty(2, *shape), torch.tensor([1, 2]))
@@ -62,11 +61,11 @@ def test_images_must_be_whole_patches_and_of_the_size_it_was_built_for(name: str
 
 def test_mistakes_are_named() -> None:
     with pytest.raises(UnknownName, match="'uvit-x' is not a known model"):
-        build("uvit-x", channels=1, image_size=8)
+        build_model("uvit-x", channels=1, image_size=8)
     with pytest.raises(InvalidParameter, match="channels must be a whole number of at least 1, not 0"):
-        build("micro", channels=0, image_size=8)
+        build_model("micro", channels=0, image_size=8)
     with pytest.raises(InvalidParameter, match="dropout must lie between 0 and 1, not 2"):
-        build("micro", channels=1, image_size=8, dropout=2)
+        build_model("micro", channels=1, image_size=8, dropout=2)
 
 
 @pytest.mark.parametrize("name", MODELS)

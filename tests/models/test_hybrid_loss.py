@@ -11,7 +11,7 @@ from torch import Tensor
 
 from stepwell.catalogue import build as named
 from stepwell.models import unet
-from stepwell.models.denoiser import Condition, Denoiser, Task
+from stepwell.models.denoiser import Condition, Denoiser, NetworkSpec
 from stepwell.objective import Losses, Objective
 from stepwell.train.step import train_step
 
@@ -20,10 +20,10 @@ PROCESS = named.process("cosine", timesteps=1000)
 
 def network() -> Denoiser:
     torch.manual_seed(0)
-    task = Task(channels=2, image_size=8, classes=3, learned_variance=True)
+    spec = NetworkSpec(channels=2, image_size=8, classes=3, learned_variance=True)
     settings = {**unet.SIZES["adm-small"].settings, "norm_num_groups": 4, "attn_norm_num_groups": 4}
     size = unet.Size((8, 16), 1, (1,), settings | {"attention_head_dim": 8}, residual_resampling=True)
-    return Denoiser(unet.of_size("adm", size, task), classes=3, learned_variance=True)
+    return Denoiser(unet.of_size("adm", size, spec), classes=3, learned_variance=True)
 
 
 def losses(denoiser: Denoiser, weighting: str) -> Losses:

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from stepwell.core.errors import InvalidParameter
-from stepwell.models.denoiser import Conditioning, enlarged, reduced
+from stepwell.models.denoiser import Conditioning, downsampled, upsampled
 
 
 def test_pixels_of_the_small_image_are_means_of_squares() -> None:
     x = torch.randn(3, 2, 12, 12, dtype=torch.float64)
-    small = reduced(x, 4)
+    small = downsampled(x, 4)
     assert small.shape == (3, 2, 3, 3)
     assert float(small[1, 0, 2, 1]) == pytest.approx(float(x[1, 0, 8:12, 4:8].mean()))
 
@@ -19,7 +19,7 @@ def test_pixels_of_the_small_image_are_means_of_squares() -> None:
 def test_a_plane_comes_back_as_it_was_inside() -> None:
     rows, columns = torch.meshgrid(torch.arange(16.0), torch.arange(16.0), indexing="ij")
     plane = (2 * rows - columns)[None, None]
-    again = enlarged(reduced(plane, 4), 4)
+    again = upsampled(downsampled(plane, 4), 4)
     torch.testing.assert_close(again[..., 2:-2, 2:-2], plane[..., 2:-2, 2:-2])
 
 

@@ -6,20 +6,20 @@ import pytest
 import torch
 
 from stepwell.core.errors import InvalidParameter
-from stepwell.models.build import build
 from stepwell.models.denoiser import Condition
+from stepwell.models.registry import build_model
 
 
 @pytest.mark.parametrize("name", ["micro", "tiny", "small", "adm-small", "uvit-tiny"])
 def test_shapes_conditions_and_learned_variance(name: str) -> None:
-    network = build(name, channels=3, image_size=16, classes=4, extra_channels=2, learned_variance=True)
+    network = build_model(name, channels=3, image_size=16, classes=4, extra_channels=2, learned_variance=True)
     x, time = torch.randn(2, 3, 16, 16), torch.tensor([3, 700])
     output = network(x, time, Condition(torch.tensor([0, 3]), torch.randn(2, 2, 16, 16)))
     assert output.shape == (2, 6, 16, 16)
 
 
 def test_hidden_labels_are_the_label_of_no_class() -> None:
-    network = build("micro", channels=1, image_size=8, classes=4, label_dropout=0.5)
+    network = build_model("micro", channels=1, image_size=8, classes=4, label_dropout=0.5)
     labels = torch.arange(4).repeat(1000)
     network.train()
     told = network._labels(Condition(labels), 4000, torch.device("cpu"))
@@ -34,9 +34,9 @@ def test_hidden_labels_are_the_label_of_no_class() -> None:
 
 def test_sizes_that_do_not_fit_say_what_would() -> None:
     with pytest.raises(InvalidParameter, match="multiple of 4, not 18"):
-        build("tiny", channels=1, image_size=18)
+        build_model("tiny", channels=1, image_size=18)
     with pytest.raises(InvalidParameter, match="2 examples need 2 labels"):
-        build("micro", channels=1, image_size=8, classes=2)(
+        build_model("micro", channels=1, image_size=8, classes=2)(
             torch.zeros(2, 1, 8, 8), torch.zeros(2), Condition(torch.zeros(3, dtype=torch.long))
         )
 
@@ -44,7 +44,7 @@ def test_sizes_that_do_not_fit_say_what_would() -> None:
 @pytest.mark.parametrize("name", ["micro", "uvit-tiny"])
 def test_the_label_of_no_class_is_a_label_of_its_own(name: str) -> None:
     torch.manual_seed(0)
-    network = build(name, channels=1, image_size=8, classes=2).eval()
+    network = build_model(name, channels=1, image_size=8, classes=2).eval()
     x, time = torch.randn(1, 1, 8, 8).expand(3, -1, -1, -1), torch.full((3,), 10)
     told = network(x, time, Condition(torch.tensor([0, 1, 2])))
     torch.testing.assert_close(network(x[:1], time[:1]), told[2:])

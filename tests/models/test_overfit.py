@@ -10,9 +10,9 @@ import torch
 from cases import case
 
 from stepwell.models import dit, unet, uvit
-from stepwell.models.denoiser import Condition, Denoiser, Task
+from stepwell.models.denoiser import Condition, Denoiser, NetworkSpec
 
-TASK = Task(channels=3, image_size=8, classes=2)
+TASK = NetworkSpec(channels=3, image_size=8, classes=2)
 
 
 def narrow(name: str, **settings: Any) -> Any:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from stepwell.models.build import build
 from stepwell.models.denoiser import Denoiser
+from stepwell.models.registry import build_model
 
 LATENTS = {"channels": 4, "image_size": 32, "classes": 1000}
 
@@ -17,7 +17,7 @@ def parameters(network: Denoiser) -> int:
 
 def on_paper(name: str, **task: int | float | bool) -> Denoiser:
     with torch.device("meta"):
-        return build(name, **task)
+        return build_model(name, **task)
 
 
 def test_ddpm_to_the_last_parameter() -> None:
@@ -90,7 +90,7 @@ def test_the_papers_uvit_has_one_middle_block_and_six_skips() -> None:
 def test_the_35_million_learn() -> None:
     """One real forward and backward at full size: every parameter that can move gets a gradient."""
     torch.manual_seed(0)
-    network = build("ddpm-cifar10", channels=3, image_size=32, dropout=0.1)
+    network = build_model("ddpm-cifar10", channels=3, image_size=32, dropout=0.1)
     # Blocks start as the identity: only with another last layer do gradients reach them.
     torch.nn.init.normal_(network.network.conv_out.weight, std=0.1)
     output = network(torch.randn(1, 3, 32, 32), torch.tensor([500]))

@@ -9,17 +9,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from stepwell.models.denoiser import Task
-from stepwell.models.dit import Block, patchify, sinusoids, unpatchify
-from stepwell.models.uvit import Size, UViT
+from stepwell.models.denoiser import NetworkSpec
+from stepwell.models.uvit import Block, Size, UViT, patchify, sinusoids, unpatchify
 
 SIZE = Size(width=32, depth=4, heads=4)
 
 
-def network(task: Task | None = None, seed: int = 0) -> UViT:
+def network(spec: NetworkSpec | None = None, seed: int = 0) -> UViT:
     """In float64, with weights ten times as large as they start, so that every effect is seen."""
     torch.manual_seed(seed)
-    made = UViT(SIZE, task or Task(3, 8, classes=5)).double().eval()
+    made = UViT(SIZE, spec or NetworkSpec(3, 8, classes=5)).double().eval()
     with torch.no_grad():
         for matrix in (parameter for parameter in made.parameters() if parameter.dim() == 2):
             matrix.mul_(10)
@@ -161,14 +160,14 @@ def test_one_time_stands_for_the_batch() -> None:
 
 def test_weights_start_small_and_truncated() -> None:
     torch.manual_seed(0)
-    made = UViT(Size(128, 4, 4), Task(3, 8, classes=5))
+    made = UViT(Size(128, 4, 4), NetworkSpec(3, 8, classes=5))
     for weights in (made.position, made.embed_label.weight, made.middle.perceptron.widen.weight):
         assert weights.std().item() == pytest.approx(0.02, rel=0.1)
     assert not made.middle.perceptron.widen.bias.any()
 
 
 def test_dropout_is_off_in_evaluation() -> None:
-    made, (images, times, labels) = network(Task(3, 8, classes=5, dropout=0.5)), batch()
+    made, (images, times, labels) = network(NetworkSpec(3, 8, classes=5, dropout=0.5)), batch()
     assert torch.equal(made(images, times, labels).sample, made(images, times, labels).sample)
     made.train()
     assert not torch.equal(made(images, times, labels).sample, made(images, times, labels).sample)

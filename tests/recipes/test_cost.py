@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 from stepwell.core.probe import DecreaseSpec, GradientSpec
-from stepwell.models.build import build
+from stepwell.models.registry import build_model
 from stepwell.recipes.cost import GPUS, Cost, Gpu, cost_of, probe_images, text
 from stepwell.recipes.meta_flops import (
     Flops,
@@ -109,7 +109,7 @@ def test_memory_on_paper_is_that_of_a_real_run(model: str) -> None:
     size, batch = 16, 16
     recipe = Recipe(model=model, size=size, channels=1, batch=batch)
     cost = cost_of(recipe)
-    network = build(model, channels=1, image_size=size)
+    network = build_model(model, channels=1, image_size=size)
     x, time = torch.randn(batch, 1, size, size), torch.zeros(batch, dtype=torch.int64)
     network(x, time).square().mean().backward()
     network.zero_grad()

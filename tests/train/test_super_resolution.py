@@ -16,7 +16,7 @@ from test_resume import stopped_and_resumed
 
 from stepwell.cli.main import main
 from stepwell.data.source import to_pixels
-from stepwell.models.denoiser import Condition, enlarged, reduced
+from stepwell.models.denoiser import Condition, downsampled, upsampled
 from stepwell.recipes.build import evaluation_of, trained
 from stepwell.recipes.latents import psnr
 from stepwell.recipes.load import BadRecipe, load
@@ -48,7 +48,7 @@ def test_held_out_losses_are_of_the_network_that_is_shown_the_small_image(run: P
     assert evaluation_of(made, torch.device("cpu"))(made.denoiser)["bands"] == last["bands"]
     x0 = made.data.held_out.examples(torch.arange(2))
     shown = made.conditioning.of(x0, None)
-    assert torch.equal(shown.channels, enlarged(reduced(x0, 4), 4))
+    assert torch.equal(shown.channels, upsampled(downsampled(x0, 4), 4))
     x, time = torch.randn_like(x0), torch.tensor([10, 500])
     with torch.no_grad():
         told, other = made.denoiser(x, time, shown), made.denoiser(x, time, Condition(None, -shown.channels))
@@ -70,7 +70,7 @@ def test_a_sheet_shows_the_small_image_the_generated_one_and_the_original(run: P
     made = np.load(tmp_path / "a.npz")["images"][..., 0]
     shown = picture(tmp_path / "a.png")[::4, ::4]
     held_out = trained(run).data.held_out.examples(torch.arange(4))
-    small = to_pixels(reduced(held_out, 4))[:, 0].numpy()
+    small = to_pixels(downsampled(held_out, 4))[:, 0].numpy()
     for number in range(4):
         top, left = 17 * (number // 2), 51 * (number % 2)
         blocks, ours, original = (shown[top : top + 16, left + 17 * k : left + 17 * k + 16] for k in range(3))
@@ -95,7 +95,7 @@ def test_a_score_says_how_near_the_originals_are(run: Path) -> None:
     found = score(made, effort)
     near = found["super_resolution"]
     x0 = made.data.held_out.examples(torch.arange(70))
-    plain = psnr(to_pixels(enlarged(reduced(x0, 4), 4)), to_pixels(x0))
+    plain = psnr(to_pixels(upsampled(downsampled(x0, 4), 4)), to_pixels(x0))
     assert near["psnr_of_plain_enlargement"] == pytest.approx(plain)
     assert 0 < near["psnr"] < plain, "a network of six steps is worse than interpolation"
     assert found["fashion16_features"]["frechet_distance"] > 0

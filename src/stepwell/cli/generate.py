@@ -17,7 +17,7 @@ from stepwell.generate.solvers import CATALOGUE
 
 if TYPE_CHECKING:
     from stepwell.generate.images import Request
-    from stepwell.generate.to_disk import Task
+    from stepwell.generate.to_disk import ImageJob
     from stepwell.recipes.build import Experiment
 
 
@@ -56,28 +56,28 @@ def run(options: argparse.Namespace) -> None:
     """Load the run and write its images, or say what that would take."""
     require_extra()
     from stepwell.core.ranks import own_device, ranks
-    from stepwell.generate.to_disk import Task, writer_of
+    from stepwell.generate.to_disk import ImageJob, writer_of
     from stepwell.recipes.build import trained
 
     with ranks() as group:
         made = trained(options.directory, averaged=not options.raw, step=options.checkpoint)
-        task = Task(made.denoiser.to(own_device()), made.process, requested(made, options), made.decode)
+        job = ImageJob(made.denoiser.to(own_device()), made.process, requested(made, options), made.decode)
         if not options.dry_run:
-            _write(task, options.out, group)
+            _write(job, options.out, group)
         elif group.rank == 0:
-            writer_of(task, options.out, group)
-            print(forecast(task, options.out, group.world))
+            writer_of(job, options.out, group)
+            print(forecast(job, options.out, group.world))
 
 
-def _write(task: Task, out: Path, group: Any) -> None:
+def _write(job: ImageJob, out: Path, group: Any) -> None:
     from stepwell.cli.progress import ImagesProgress
     from stepwell.core.ranks import share
     from stepwell.generate.to_disk import write_images
 
-    own = sum(map(len, share(task.request.batches(), group)))
+    own = sum(map(len, share(job.request.batches(), group)))
     try:
         with ImagesProgress(own, silent=group.rank > 0) as progress:
-            made = write_images(task, out, group, progress)
+            made = write_images(job, out, group, progress)
             rate = progress.rate
     except OSError as error:
         raise StepwellError(
@@ -88,7 +88,7 @@ def _write(task: Task, out: Path, group: Any) -> None:
         before = own - made
         kept = f" ({before} of them were there already)" if before else ""
         shared = f", by {group.world} processes" if group.world > 1 else ""
-        print(f"Wrote {task.request.count} images to {out}{kept}{ours}{shared}")
+        print(f"Wrote {job.request.count} images to {out}{kept}{ours}{shared}")
 
 
 def requested(made: Experiment, options: argparse.Namespace) -> Request:
@@ -118,13 +118,13 @@ def _labels(text: str) -> tuple[int, ...]:
         raise StepwellError(f"--labels must be numbers such as 0,1,2, not {text!r}.") from None
 
 
-def forecast(task: Task, out: Path, world: int) -> str:
+def forecast(job: ImageJob, out: Path, world: int) -> str:
     """What it would make, and how long that takes."""
     from stepwell.generate.to_disk import cost_of
 
-    request, cost = task.request, cost_of(task, world)
+    request, cost = job.request, cost_of(job, world)
     solver, guided = CATALOGUE[request.solver], request.guidance != 1
-    size = "x".join(map(str, task.image_shape()))
+    size = "x".join(map(str, job.image_shape()))
     lines = [
         f"{request.count:,} images of {size} to {out}, seed {request.seed}",
         f"{request.solver} ({solver.summary}; {solver.source}), {request.steps} steps",

@@ -11,7 +11,7 @@ from typing import Any
 from stepwell.catalogue.entry import KINDS, Entry, Kind
 from stepwell.catalogue.find import SHAPING, all_entries
 from stepwell.core.errors import StepwellError, unknown
-from stepwell.models.entries import MODELS, ModelEntry
+from stepwell.models.registry import MODELS, ModelEntry
 from stepwell.recipes.method import first_words, method_files, study_files, workload_files
 
 _LS = "List every process, sampler, weighting, model and recipe, with its source."

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from stepwell.core import require
+from stepwell.core.digest import weights_digest
 from stepwell.core.errors import InvalidParameter, Unsupported
 from stepwell.data.source import to_unit
 from stepwell.evaluate import inception, resnet_cifar, weights
@@ -244,8 +245,4 @@ def _identity(name: str, digest: str, resize: str) -> str:
 
 
 def _digest(network: nn.Module) -> str:
-    total = hashlib.sha256()
-    for name, value in sorted(network.state_dict().items()):
-        total.update(f"{name} {value.dtype} {list(value.shape)}".encode())
-        total.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return total.hexdigest()
+    return weights_digest(network.state_dict(), hashlib.sha256(), "{name} {dtype} {shape}")

@@ -18,7 +18,7 @@ from stepwell.data.source import to_pixels
 from stepwell.generate.continuous import ContinuousRoute, continuous_route
 from stepwell.generate.discrete import Route, route_of
 from stepwell.generate.solvers import SOLVERS
-from stepwell.generate.super_resolution import Originals
+from stepwell.generate.super_resolution import GroundTruth
 from stepwell.models.denoiser import Condition
 
 
@@ -89,7 +89,7 @@ class Request:
     """DDIM's noise; 1 is as noisy as DDPM."""
     clip: float | None = 1.0
     """The largest value of a predicted x0: images lie in [-1, 1]. None: whatever the network says."""
-    originals: Originals | None = None
+    ground_truth: GroundTruth | None = None
     """Of super-resolution: the images whose low-resolution companions are enlarged."""
 
     def __post_init__(self) -> None:
@@ -112,7 +112,7 @@ class Request:
 
     def channels_of(self, indices: Sequence[int], like: Tensor) -> Tensor | None:
         """The extra input [B, E, H, W] of some images, on a tensor's device."""
-        found = None if self.originals is None else self.originals.channels(indices)
+        found = None if self.ground_truth is None else self.ground_truth.channels(indices)
         return None if found is None else found.to(like)
 
 

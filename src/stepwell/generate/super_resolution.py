@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from stepwell.data.source import ExampleSource, to_pixels
-from stepwell.models.denoiser import Conditioning, enlarged, reduced
+from stepwell.models.denoiser import Conditioning, downsampled, upsampled
 
 
 def sheet(images: Tensor, columns: int | None = None, gap: int = 1, scale: int = 1) -> Image.Image:
@@ -36,7 +36,7 @@ def as_picture(image: Tensor) -> Image.Image:
 
 
 @dataclass(frozen=True)
-class Originals:
+class GroundTruth:
     """Image i is made from the companion of row i of the source, in turn."""
 
     source: ExampleSource
@@ -58,15 +58,15 @@ class Originals:
         """The images themselves, as uint8 [B, C, H, W]."""
         return to_pixels(self.examples(indices))
 
-    def plainly_enlarged(self, indices: Sequence[int]) -> Tensor:
+    def bilinear(self, indices: Sequence[int]) -> Tensor:
         """What bilinear interpolation makes of their companions, as uint8 [B, C, H, W]."""
         factor = self.conditioning.super_resolution
-        return to_pixels(enlarged(reduced(self.examples(indices), factor), factor))
+        return to_pixels(upsampled(downsampled(self.examples(indices), factor), factor))
 
     def triples(self, images: Tensor) -> Image.Image:
         """A sheet: low-resolution image, generated one (uint8 [N, C, H, W], from number 0 on), original."""
         factor, indices = self.conditioning.super_resolution, range(len(images))
-        low = to_pixels(reduced(self.examples(indices), factor))
+        low = to_pixels(downsampled(self.examples(indices), factor))
         blocks = low.repeat_interleave(factor, 2).repeat_interleave(factor, 3)
         shown = torch.stack([blocks, images, self.pixels(indices)], dim=1).flatten(0, 1)
         columns = 3 * math.ceil(math.sqrt(len(images) / 3))

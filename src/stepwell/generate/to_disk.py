@@ -20,7 +20,7 @@ from stepwell.generate.write import FolderWriter, NpzWriter, SheetWriter, Writer
 
 
 @dataclass(frozen=True)
-class Task:
+class ImageJob:
     """A network and what it shall make."""
 
     denoiser: nn.Module
@@ -37,7 +37,7 @@ class Task:
 
 
 def write_images(
-    task: Task,
+    job: ImageJob,
     out: Path,
     group: WorkerGroup,
     progress: Callable[[int, bool], None] = lambda count, made: None,
@@ -47,18 +47,18 @@ def write_images(
     Processes share whole batches, since a network rounds differently in another batch: so the files are
     the same bytes for any number of processes.
     """
-    writer = writer_of(task, out, group)
+    writer = writer_of(job, out, group)
     if group.rank == 0:
-        identity = identity_of(task.denoiser, task.process, task.request, count=writer.holds_a_fixed_count)
+        identity = identity_of(job.denoiser, job.process, job.request, count=writer.holds_a_fixed_count)
         writer.prepare(identity)
     meet(group)
     todo = []
-    for batch in share(task.request.batches(), group):
+    for batch in share(job.request.batches(), group):
         if writer.has(batch):
             progress(len(batch), False)
         else:
             todo.append(batch)
-    batches = generate(task.denoiser, task.process, task.request, task.decode, todo)
+    batches = generate(job.denoiser, job.process, job.request, job.decode, todo)
     for indices, images in zip(todo, batches, strict=True):
         writer.write(indices, images)
         progress(len(indices), True)
@@ -68,18 +68,18 @@ def write_images(
     return sum(map(len, todo))
 
 
-def writer_of(task: Task, out: Path, group: WorkerGroup) -> Writer:
+def writer_of(job: ImageJob, out: Path, group: WorkerGroup) -> Writer:
     """The writer of an .npz, a .png or else a folder, of a request that can be met."""
-    checked_route(task.denoiser, task.process, task.request)
-    count = task.request.count
+    checked_route(job.denoiser, job.process, job.request)
+    count = job.request.count
     if out.suffix == ".npz":
-        return NpzWriter(out, count, task.image_shape(), task.request.labels_of(range(count)))
+        return NpzWriter(out, count, job.image_shape(), job.request.labels_of(range(count)))
     if out.suffix == ".png":
         if group.world > 1:
             raise InvalidParameter(
                 "a sheet is made by one process: start it without torchrun, or write a folder."
             )
-        return SheetWriter(out, count, task.request.originals)
+        return SheetWriter(out, count, job.request.ground_truth)
     if out.suffix.lower() in (".jpg", ".jpeg", ".npy", ".zip", ".webp", ".gif"):
         raise InvalidParameter(
             f"{out.name}: images are written as a folder of PNGs, an .npz or a .png sheet."
@@ -89,7 +89,7 @@ def writer_of(task: Task, out: Path, group: WorkerGroup) -> Writer:
 
 @dataclass(frozen=True)
 class Cost:
-    """Of a whole task."""
+    """Of a whole job."""
 
     evaluations: int
     """Of the network, for each image."""
@@ -100,17 +100,17 @@ class Cost:
 
 
 @torch.no_grad()
-def cost_of(task: Task, processes: int) -> Cost:
+def cost_of(job: ImageJob, processes: int) -> Cost:
     """Measured on one evaluation and one decoding of one batch."""
-    request, solver = task.request, CATALOGUE[task.request.solver]
-    like = next(task.denoiser.parameters())
+    request, solver = job.request, CATALOGUE[job.request.solver]
+    like = next(job.denoiser.parameters())
     batch = request.batches()[0]
     x, time_told = like.new_zeros((len(batch), *request.shape)), like.new_zeros(len(batch))
     found = request.labels_of(batch)
     labels = None if found is None else torch.tensor(found, device=like.device)
     shown = request.channels_of(batch, like)
-    network = _seconds(lambda: guided(task.denoiser, x, time_told, labels, request.guidance, shown))
-    decoding = _seconds(lambda: task.decode(x))
+    network = _seconds(lambda: guided(job.denoiser, x, time_told, labels, request.guidance, shown))
+    decoding = _seconds(lambda: job.decode(x))
     rounds = -(-len(request.batches()) // processes)
     return Cost(
         solver.evaluations(request.steps, guided=request.guidance != 1),

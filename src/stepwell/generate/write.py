@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Protocol
 from zipfile import ZipFile, ZipInfo
@@ -17,10 +15,11 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from stepwell.core.digest import weights_digest
 from stepwell.core.errors import InvalidParameter, StepwellError
 from stepwell.core.process import NoiseProcess
 from stepwell.generate.images import Request
-from stepwell.generate.super_resolution import Originals, as_picture, sheet
+from stepwell.generate.super_resolution import GroundTruth, as_picture, sheet
 from stepwell.runs.io import write_json
 
 NAME = "generation.json"
@@ -63,25 +62,11 @@ def identity_of(denoiser: nn.Module, process: NoiseProcess, request: Request, co
     """The identity of a request to a network; with its `count` if the file is made for it."""
     of_images = ("shape", "solver", "steps", "seed", "labels", "guidance", "eta", "clip")
     values = {name: getattr(request, name) for name in (*of_images, *(["count"] if count else []))}
-    values |= {"process": repr(process), "weights": fingerprint(denoiser)}
-    if request.originals is not None:
-        values["originals"] = str(request.originals)
+    values |= {"process": repr(process), "weights": weights_digest(denoiser.state_dict())}
+    if request.ground_truth is not None:
+        values["originals"] = str(request.ground_truth)
     # As JSON has them: lists for tuples.
     return Identity(json.loads(json.dumps(values)))
-
-
-def fingerprint(network: nn.Module) -> str:
-    """16 hexadecimal digits of the weights, by name."""
-    return digest_of(network.state_dict())
-
-
-def digest_of(tensors: Mapping[str, Tensor]) -> str:
-    """16 hexadecimal digits of tensors and their names."""
-    digest = blake2b(digest_size=8)
-    for name, tensor in sorted(tensors.items()):
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
 
 
 def _read(record: Path) -> dict[str, Any]:
@@ -234,13 +219,13 @@ class SheetWriter:
 
     holds_a_fixed_count = False
 
-    def __init__(self, path: Path, count: int, originals: Originals | None = None) -> None:
+    def __init__(self, path: Path, count: int, ground_truth: GroundTruth | None = None) -> None:
         if count > LARGEST_SHEET:
             raise InvalidParameter(
                 f"a sheet of {count:,} images is too large to look at ({LARGEST_SHEET:,} at most): "
                 "write a folder or an .npz instead."
             )
-        self._path, self._originals = path, originals
+        self._path, self._ground_truth = path, ground_truth
         self._held: list[Tensor] = []
 
     def prepare(self, identity: Identity) -> None:
@@ -253,13 +238,13 @@ class SheetWriter:
         self._held.append(images.cpu())
 
     def finish(self) -> None:
-        sheet_of(torch.cat(self._held), self._originals).save(self._path)
+        sheet_of(torch.cat(self._held), self._ground_truth).save(self._path)
 
 
-def sheet_of(images: Tensor, originals: Originals | None) -> Image.Image:
+def sheet_of(images: Tensor, ground_truth: GroundTruth | None) -> Image.Image:
     """All images side by side; those of super-resolution between their input and their original."""
-    if originals is not None:
-        return originals.triples(images)
+    if ground_truth is not None:
+        return ground_truth.triples(images)
     return sheet(images, scale=max(1, 64 // images.shape[-1]))
 
 

@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from stepwell.core.digest import weights_digest
 from stepwell.core.errors import StepwellError
 from stepwell.models.tiny_autoencoder import TinyAutoencoder, from_weights
 
@@ -204,12 +205,8 @@ def _frozen(network: nn.Module) -> nn.Module:
 
 
 def fingerprint(network: nn.Module) -> str:
-    """A digest of names, shapes and values of all weights: equal networks, wherever they are, agree."""
-    total = sha256()
-    for name, value in sorted(network.state_dict().items()):
-        total.update(f"{name} {list(value.shape)} {value.dtype};".encode())
-        total.update(value.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return total.hexdigest()
+    """A digest of names, shapes and values of all weights."""
+    return weights_digest(network.state_dict(), sha256(), "{name} {shape} {dtype};")
 
 
 def _short(error: Exception) -> str:

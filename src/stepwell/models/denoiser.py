@@ -15,7 +15,7 @@ from stepwell.core.tensors import PerExample
 
 
 @dataclass(frozen=True)
-class Task:
+class NetworkSpec:
     """Shapes in and out, labels, and dropout: all that a family needs beside a size."""
 
     channels: int
@@ -76,7 +76,7 @@ class Condition:
 UNCONDITIONAL = Condition()
 
 
-class Answer(NamedTuple):
+class NetworkOutput(NamedTuple):
     """What a network returns, under diffusers' name."""
 
     sample: Tensor
@@ -115,12 +115,12 @@ class Denoiser(nn.Module):
         return torch.where(dropped, self.classes, condition.labels)
 
 
-def reduced(images: Tensor, factor: int) -> Tensor:
+def downsampled(images: Tensor, factor: int) -> Tensor:
     """Images [B, C, H, W] averaged over squares of `factor` pixels: [B, C, H / factor, W / factor]."""
     return F.avg_pool2d(images, factor)
 
 
-def enlarged(low: Tensor, factor: int) -> Tensor:
+def upsampled(low: Tensor, factor: int) -> Tensor:
     """Small images [B, C, h, w] at `factor` times their size, bilinear: what needs no network."""
     return F.interpolate(low, scale_factor=factor, mode="bilinear", align_corners=False)
 
@@ -155,8 +155,8 @@ class Conditioning:
     def channels(self, x0: Tensor) -> Tensor | None:
         """The companions [B, C, H, W] of examples x0 [B, C, H, W]."""
         factor = self.super_resolution
-        return enlarged(reduced(x0, factor), factor) if factor else None
+        return upsampled(downsampled(x0, factor), factor) if factor else None
 
 
-UNTOLD = Conditioning()
+LABELS_ONLY = Conditioning()
 """Nothing but labels."""

@@ -11,7 +11,7 @@ from diffusers.models.resnet import ResnetBlock2D
 from torch import nn
 
 from stepwell.core.errors import InvalidParameter
-from stepwell.models.denoiser import Task
+from stepwell.models.denoiser import NetworkSpec
 
 
 @dataclass(frozen=True)
@@ -65,18 +65,18 @@ adm-imagenet64, 1,024 in adm-imagenet256).
 """
 
 
-def network(name: str, task: Task) -> UNet2DModel:
+def network(name: str, spec: NetworkSpec) -> UNet2DModel:
     """The U-Net of this name."""
-    return of_size(name, SIZES[name], task)
+    return of_size(name, SIZES[name], spec)
 
 
-def of_size(name: str, size: Size, task: Task) -> UNet2DModel:
+def of_size(name: str, size: Size, spec: NetworkSpec) -> UNet2DModel:
     """A U-Net of any size; its name is for errors."""
     halvings = 2 ** (len(size.channels) - 1)
-    if task.image_size % halvings:
+    if spec.image_size % halvings:
         raise InvalidParameter(
             f"model {name} halves images {len(size.channels) - 1} times: their size must be a multiple of "
-            f"{halvings}, not {task.image_size}. Resize the data (size=...) or take a model with fewer "
+            f"{halvings}, not {spec.image_size}. Resize the data (size=...) or take a model with fewer "
             "levels."
         )
     levels = range(len(size.channels))
@@ -86,15 +86,15 @@ def of_size(name: str, size: Size, task: Task) -> UNet2DModel:
         down, up = ("ResnetDownsampleBlock2D", "ResnetUpsampleBlock2D")
         settings |= {"downsample_type": "resnet", "upsample_type": "resnet"}
     made = UNet2DModel(
-        sample_size=task.image_size,
-        in_channels=task.channels_in,
-        out_channels=task.channels_out,
+        sample_size=spec.image_size,
+        in_channels=spec.channels_in,
+        out_channels=spec.channels_out,
         layers_per_block=size.layers,
         block_out_channels=size.channels,
         down_block_types=tuple("AttnDownBlock2D" if k in size.attention else down for k in levels),
         up_block_types=tuple("AttnUpBlock2D" if k in size.attention else up for k in reversed(levels)),
-        dropout=task.dropout,
-        num_class_embeds=task.classes + 1 if task.classes else None,
+        dropout=spec.dropout,
+        num_class_embeds=spec.classes + 1 if spec.classes else None,
         **settings,
     )
     if size.starts_at_zero:

@@ -6,14 +6,15 @@ another network (aMUSEd's, of discrete codes).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from stepwell.core.tensors import PerExample
-from stepwell.models.denoiser import Answer, Task, patches_across
-from stepwell.models.dit import Block, patchify, sinusoids, unpatchify
+from stepwell.models.denoiser import NetworkOutput, NetworkSpec, patches_across
 
 
 @dataclass(frozen=True)
@@ -44,26 +45,108 @@ SIZES = {
 """The configurations of Bao et al. 2023, with the patch of the data set where its parameters are quoted."""
 
 
+def patchify(images: Tensor, patch: int) -> Tensor:
+    """[B, C, H, W] -> [B, (H / p) (W / p), C p p], row by row."""
+    blocks: Tensor = images.unflatten(3, (-1, patch)).unflatten(2, (-1, patch))  # [B, C, rows, p, columns, p]
+    return blocks.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
+
+
+def unpatchify(tokens: Tensor, patch: int, rows: int) -> Tensor:
+    """The inverse of `patchify`: [B, N, C p p] -> [B, C, H, W]."""
+    # [B, rows, columns, C, p, p]
+    blocks: Tensor = tokens.unflatten(2, (-1, patch, patch)).unflatten(1, (rows, -1))
+    return blocks.permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3)
+
+
+def sinusoids(time: PerExample, width: int) -> Tensor:
+    """[B, width] cosines and sines of time, periods 2 pi to 20000 pi (Vaswani et al. 2017).
+
+    Any real time has a value: discrete steps are whole numbers, flows and EDM have all of them.
+    """
+    half = width // 2
+    exponents = torch.arange(half, device=time.device, dtype=torch.float32) / half
+    angles = time.to(torch.float32)[:, None] * torch.exp(-math.log(10_000) * exponents)
+    return torch.cat([angles.cos(), angles.sin()], dim=-1)
+
+
+class Attention(nn.Module):
+    """Self-attention of several heads; queries, keys and values have no bias (Bao et al. 2023)."""
+
+    def __init__(self, width: int, heads: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query_key_value = nn.Linear(width, 3 * width, bias=False)
+        self.project = nn.Linear(width, width)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """[B, N, D] -> [B, N, D]."""
+        split = self.query_key_value(tokens).unflatten(-1, (3, self.heads, -1))
+        query, key, value = split.permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(query, key, value)
+        joined: Tensor = self.dropout(self.project(mixed.transpose(1, 2).flatten(2)))
+        return joined
+
+
+class Perceptron(nn.Module):
+    """Two layers, four times as wide between them, with GELU."""
+
+    def __init__(self, width: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.widen = nn.Linear(width, 4 * width)
+        self.narrow = nn.Linear(4 * width, width)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """[B, N, D] -> [B, N, D]."""
+        inner = self.dropout(F.gelu(self.widen(tokens)))
+        told: Tensor = self.dropout(self.narrow(inner))
+        return told
+
+
+class Block(nn.Module):
+    """x + attention(norm(x)), then x + perceptron(norm(x)); a long skip is concatenated and projected first.
+
+    Of the ways to add a skip that Bao et al. 2023 compare, this is the one they choose.
+    """
+
+    def __init__(self, width: int, heads: int, dropout: float = 0.0, skip: bool = False) -> None:
+        super().__init__()
+        self.join = nn.Linear(2 * width, width) if skip else None
+        self.norm_attention = nn.LayerNorm(width)
+        self.attention = Attention(width, heads, dropout)
+        self.norm_perceptron = nn.LayerNorm(width)
+        self.perceptron = Perceptron(width, dropout)
+
+    def forward(self, tokens: Tensor, skip: Tensor | None = None) -> Tensor:
+        """[B, N, D] and the skip [B, N, D] of the partner block -> [B, N, D]."""
+        if self.join is not None and skip is not None:
+            tokens = self.join(torch.cat([tokens, skip], dim=-1))
+        tokens = tokens + self.attention(self.norm_attention(tokens))
+        told: Tensor = tokens + self.perceptron(self.norm_perceptron(tokens))
+        return told
+
+
 class UViT(nn.Module):
     """Tokens through blocks whose second half also sees what the first half saw."""
 
-    def __init__(self, size: Size, task: Task, name: str = "uvit") -> None:
+    def __init__(self, size: Size, spec: NetworkSpec, name: str = "uvit") -> None:
         super().__init__()
-        self.name, self.size, self.task = name, size, task
-        self.rows = patches_across(name, task.image_size, size.patch)
+        self.name, self.size, self.spec = name, size, spec
+        self.rows = patches_across(name, spec.image_size, size.patch)
         width, pixels = size.width, size.patch**2
-        self.tokens_before_patches = 2 if task.classes else 1
+        self.tokens_before_patches = 2 if spec.classes else 1
         count = self.rows**2 + self.tokens_before_patches
-        self.embed_patches = nn.Linear(task.channels_in * pixels, width)
-        self.embed_label = nn.Embedding(task.classes + 1, width) if task.classes else None
+        self.embed_patches = nn.Linear(spec.channels_in * pixels, width)
+        self.embed_label = nn.Embedding(spec.classes + 1, width) if spec.classes else None
         self.position = nn.Parameter(torch.zeros(1, count, width))
         half = range(size.depth // 2)
-        self.first = nn.ModuleList(Block(width, size.heads, task.dropout) for _ in half)
-        self.middle = Block(width, size.heads, task.dropout)
-        self.second = nn.ModuleList(Block(width, size.heads, task.dropout, skip=True) for _ in half)
+        self.first = nn.ModuleList(Block(width, size.heads, spec.dropout) for _ in half)
+        self.middle = Block(width, size.heads, spec.dropout)
+        self.second = nn.ModuleList(Block(width, size.heads, spec.dropout, skip=True) for _ in half)
         self.norm = nn.LayerNorm(width)
-        self.predict = nn.Linear(width, task.channels_out * pixels)
-        channels = task.channels_out
+        self.predict = nn.Linear(width, spec.channels_out * pixels)
+        channels = spec.channels_out
         self.smooth = nn.Conv2d(channels, channels, 3, padding=1) if size.smooth else nn.Identity()
         self._initialise()
 
@@ -76,9 +159,11 @@ class UViT(nn.Module):
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
 
-    def forward(self, sample: Tensor, timestep: PerExample, class_labels: PerExample | None = None) -> Answer:
+    def forward(
+        self, sample: Tensor, timestep: PerExample, class_labels: PerExample | None = None
+    ) -> NetworkOutput:
         """Images [B, C, H, W], times [B] of any real value, labels [B] -> .sample [B, C', H, W]."""
-        self.task.check(self.name, sample)
+        self.spec.check(self.name, sample)
         tokens = self._tokens(sample, timestep, class_labels) + self.position
         seen: list[Tensor] = []
         for block in self.first:
@@ -89,7 +174,7 @@ class UViT(nn.Module):
             # The last block of the first half is the partner of the first block of the second.
             tokens = block(tokens, seen.pop())
         patches = self.predict(self.norm(tokens))[:, self.tokens_before_patches :]
-        return Answer(self.smooth(unpatchify(patches, self.size.patch, self.rows)))
+        return NetworkOutput(self.smooth(unpatchify(patches, self.size.patch, self.rows)))
 
     def _tokens(self, sample: Tensor, timestep: PerExample, labels: PerExample | None) -> Tensor:
         """[B, N, D]: time, then the label if there is one, then patches."""
@@ -100,6 +185,6 @@ class UViT(nn.Module):
         return torch.cat([torch.stack(before, dim=1), patches], dim=1)
 
 
-def network(name: str, task: Task) -> UViT:
+def network(name: str, spec: NetworkSpec) -> UViT:
     """The U-ViT of this name."""
-    return UViT(SIZES[name], task, name)
+    return UViT(SIZES[name], spec, name)

@@ -21,7 +21,7 @@ from stepwell.data.load import load as load_data
 from stepwell.data.source import DataSet, to_pixels
 from stepwell.evaluate.bands import HeldOutLoss
 from stepwell.generate.images import Decode, Request
-from stepwell.generate.super_resolution import Originals
+from stepwell.generate.super_resolution import GroundTruth
 from stepwell.models.denoiser import Conditioning, Denoiser
 from stepwell.objective import Objective
 from stepwell.pacer import Pacer
@@ -79,7 +79,9 @@ class Experiment:
             labels=tuple(range(self.denoiser.classes)),
             guidance=recipe.guidance,
             clip=1.0 if self.data.latents is None else LATENTS_WITHIN,
-            originals=Originals(self.data.held_out, self.conditioning) if recipe.super_resolution else None,
+            ground_truth=GroundTruth(self.data.held_out, self.conditioning)
+            if recipe.super_resolution
+            else None,
         )
 
 

@@ -14,7 +14,7 @@ from stepwell.catalogue.find import canonical
 from stepwell.catalogue.spec import split_pair
 from stepwell.core.errors import StepwellError, unknown
 from stepwell.generate.solvers import SOLVERS
-from stepwell.models.entries import MODELS
+from stepwell.models.registry import MODELS
 from stepwell.recipes.method import resolve, workload_files
 from stepwell.recipes.schema import Recipe
 

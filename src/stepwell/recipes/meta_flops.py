@@ -20,10 +20,9 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from stepwell.core.errors import Unsupported
-from stepwell.models.build import build as build_model
 from stepwell.models.denoiser import Condition, Conditioning, Denoiser
-from stepwell.models.entries import MODELS
 from stepwell.models.lora import inject
+from stepwell.models.registry import MODELS, build_model
 from stepwell.recipes.schema import Recipe
 
 Shape = tuple[int, int, int]

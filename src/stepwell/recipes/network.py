@@ -9,8 +9,8 @@ from stepwell.core.errors import StepwellError
 from stepwell.core.tick import stream_key
 from stepwell.data.source import DataSet
 from stepwell.models import lora
-from stepwell.models.build import build as build_model
 from stepwell.models.denoiser import Conditioning, Denoiser
+from stepwell.models.registry import build_model
 from stepwell.recipes.schema import Recipe
 from stepwell.recipes.start import Start, require_fit
 

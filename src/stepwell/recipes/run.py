@@ -157,7 +157,7 @@ def _sample(made: Experiment, training: Training, run: Run, at: Position, say: S
     with training.ema.in_place():
         images = torch.cat(list(generate(network, made.process, request, made.decode)))
     network.train()
-    sheet_of(images, request.originals).save(path)
+    sheet_of(images, request.ground_truth).save(path)
 
 
 def with_out(recipe: Recipe, workload: str) -> Recipe:

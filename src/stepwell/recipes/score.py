@@ -13,7 +13,7 @@ from stepwell.evaluate.bits import bits_per_dimension
 from stepwell.evaluate.distances import Moments, frechet_distance, kernel_distance
 from stepwell.evaluate.extractors import Extractor, extractor
 from stepwell.generate.images import Request, generate
-from stepwell.generate.super_resolution import Originals
+from stepwell.generate.super_resolution import GroundTruth
 from stepwell.recipes.build import Experiment, evaluation_of
 from stepwell.recipes.latents import psnr
 
@@ -46,10 +46,10 @@ def score(made: Experiment, effort: Effort) -> dict[str, Any]:
 
 
 def _of_images(made: Experiment, effort: Effort) -> dict[str, Any]:
-    """What generated images say: distances on features, and how near enlarged ones are to their originals."""
+    """What generated images say: distances on features, and PSNR of enlarged ones to the ground truth."""
     name, request = features_of(made), _request(made, effort)
     features = extractor(name) if name else None
-    if features is None and request.originals is None:
+    if features is None and request.ground_truth is None:
         return {}
     seen: list[Tensor] = []
     near: list[tuple[int, float, float]] = []
@@ -57,8 +57,8 @@ def _of_images(made: Experiment, effort: Effort) -> dict[str, Any]:
     for numbers, images in zip(request.batches(), batches, strict=True):
         if features is not None:
             seen.append(features(images))
-        if request.originals is not None:
-            near.append(_nearness(images, request.originals, numbers))
+        if request.ground_truth is not None:
+            near.append(_nearness(images, request.ground_truth, numbers))
     found: dict[str, Any] = {}
     if features is not None:
         found[f"{name}_features"] = _distances(made, torch.cat(seen), effort, features)
@@ -72,10 +72,10 @@ def _of_images(made: Experiment, effort: Effort) -> dict[str, Any]:
     return found
 
 
-def _nearness(images: Tensor, originals: Originals, numbers: range) -> tuple[int, float, float]:
+def _nearness(images: Tensor, ground_truth: GroundTruth, numbers: range) -> tuple[int, float, float]:
     """How many images, and the peak signal to noise of them and of plain enlargement in their place."""
-    wanted = originals.pixels(numbers)
-    return len(images), psnr(images.cpu(), wanted), psnr(originals.plainly_enlarged(numbers), wanted)
+    wanted = ground_truth.pixels(numbers)
+    return len(images), psnr(images.cpu(), wanted), psnr(ground_truth.bilinear(numbers), wanted)
 
 
 def features_of(made: Experiment) -> str:

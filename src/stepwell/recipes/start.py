@@ -12,9 +12,9 @@ from typing import Any
 from torch import Tensor
 
 from stepwell.catalogue.build import as_process
+from stepwell.core.digest import weights_digest
 from stepwell.core.errors import StepwellError
 from stepwell.core.process import NoiseProcess, agree
-from stepwell.generate.write import digest_of
 from stepwell.models.denoiser import Denoiser
 from stepwell.models.lora import is_adapter, merged
 from stepwell.recipes.load import BadRecipe
@@ -48,7 +48,7 @@ class Start:
     @property
     def digest(self) -> str:
         """16 hexadecimal digits of the weights."""
-        return digest_of(self.tensors)
+        return weights_digest(self.tensors)
 
 
 def read(where: str) -> Start:

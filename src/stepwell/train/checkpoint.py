@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from stepwell.core.digest import weights_digest
 from stepwell.core.errors import StepwellError
 
 _TENSOR = "__tensor__"
@@ -144,12 +145,7 @@ def steps(folder: Path) -> Iterator[int]:
 
 
 def _digest(body: str, tensors: dict[str, Tensor]) -> str:
-    total = blake2b(body.encode(), digest_size=16)
-    for name in sorted(tensors):
-        total.update(name.encode())
-        flat = tensors[name].reshape(-1)
-        total.update(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
-    return total.hexdigest()
+    return weights_digest(tensors, blake2b(body.encode(), digest_size=16))
 
 
 def _synchronise(path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -10,8 +10,15 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from stepwell.core import require
+from stepwell.models.lora import is_adapter
 
 KINDS = ("constant", "power")
+
+
+def averaged_weights(model: Mapping[str, Tensor], average: Sequence[Tensor]) -> dict[str, Tensor]:
+    """A checkpoint's weights with their averages in place: of the adapters only, if it has any."""
+    names = [name for name in model if is_adapter(name)] or list(model)
+    return {**model, **dict(zip(names, average, strict=True))}
 
 
 class Ema:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from stepwell.core.sampler import Metrics
 from stepwell.core.tick import Tick
 from stepwell.data.batches import Batch, Batches, Prefetched
-from stepwell.models.denoiser import UNTOLD, Condition, Conditioning
+from stepwell.models.denoiser import LABELS_ONLY, Condition, Conditioning
 from stepwell.objective import Objective
 from stepwell.pacer import Pacer
 from stepwell.train.ema import Ema
@@ -36,7 +36,7 @@ class Training:
     accumulate: int = 1
     clip: float | None = 1.0
     channels_last: bool = False
-    conditioning: Conditioning = UNTOLD
+    conditioning: Conditioning = LABELS_ONLY
 
     @property
     def network(self) -> nn.Module:

@@ -1,8 +1,15 @@
-"""Every network that a recipe can name. Plain values: listing them imports nothing."""
+"""The networks that a recipe can name, and how they are built. Listing them does not import torch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from stepwell.core import require
+
+if TYPE_CHECKING:
+    from stepwell.models.denoiser import Denoiser
 
 
 @dataclass(frozen=True)
@@ -11,11 +18,11 @@ class ModelEntry:
 
     name: str
     family: str
-    """unet, uvit or dit: the file in `models` that builds it."""
+    """unet, uvit or dit: the module of `models` whose `network(name, spec)` builds it."""
     summary: str
     source: str = "Stepwell"
     made_for: tuple[int, int, int] | None = None
-    """Channels, height and width of what it was published for: of latents, where size= is that of images."""
+    """Channels, height and width of the examples (images or latents) that it was published for."""
 
 
 _ADM = "Dhariwal and Nichol 2021"
@@ -59,3 +66,24 @@ _ENTRIES = (
 )
 
 MODELS = {entry.name: entry for entry in _ENTRIES}
+
+
+def build_model(
+    name: str,
+    *,
+    channels: int,
+    image_size: int,
+    classes: int = 0,
+    label_dropout: float = 0.0,
+    extra_channels: int = 0,
+    learned_variance: bool = False,
+    dropout: float = 0.0,
+) -> Denoiser:
+    """A named network for images [B, channels, image_size, image_size]."""
+    from stepwell.models.denoiser import Denoiser, NetworkSpec
+
+    family = MODELS[require.one_of("model", name, tuple(MODELS))].family
+    spec = NetworkSpec(channels, image_size, classes, extra_channels, learned_variance, dropout)
+    # Only the family's own module: diffusers takes seconds to import, and a U-ViT does not need it.
+    network = import_module(f"stepwell.models.{family}").network(name, spec)
+    return Denoiser(network, classes, label_dropout, learned_variance)
