@@ -8,7 +8,7 @@ from test_attach import PROCESS, Host
 
 import stepwell
 from stepwell.core.errors import Unsupported
-from stepwell.pacer import OutOfTurn, Pacer
+from stepwell.pacer import CallOrderError, Pacer
 
 
 def closure_step(host: Host, seed: int, announce: bool = True) -> None:
@@ -41,9 +41,9 @@ def test_a_closure_that_announces_its_update_is_as_good_as_a_hook() -> None:
 def test_a_closure_without_its_turn_is_told() -> None:
     host = Host()
     host.pacer.attach(host.optimizer, closure=True)
-    with pytest.raises(OutOfTurn, match=r"nobody called pacer\.before_update\(\)"):
+    with pytest.raises(CallOrderError, match=r"without pacer\.before_update\(\)"):
         closure_step(host, 0, announce=False)
-    with pytest.raises(OutOfTurn, match="does this by itself"):
+    with pytest.raises(CallOrderError, match="whose hooks do this"):
         host.pacer.after_update()
 
 

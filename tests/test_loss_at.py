@@ -150,5 +150,5 @@ def test_an_answer_without_a_tensor_is_named() -> None:
         def forward(self, sample: Tensor, timestep: Tensor) -> None:
             return None
 
-    with pytest.raises(InvalidParameter, match="answered a NoneType"):
+    with pytest.raises(InvalidParameter, match="returned a NoneType"):
         stepwell.loss_at.diffusers(Mute(), DDPMScheduler())(X0, NOISE, U)

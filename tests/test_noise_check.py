@@ -20,8 +20,8 @@ from stepwell.core.errors import InvalidParameter
 from stepwell.core.process import NoiseProcess
 from stepwell.core.tensors import per_example
 from stepwell.pacer import Pacer
-from stepwell.pacer.input_check import mix
-from stepwell.pacer.probe_loop import WatchedLoss
+from stepwell.pacer.input_check import least_squares
+from stepwell.pacer.probe_loop import ProbeLoss
 
 SHAPE = (16, 2, 4, 4)
 PROCESSES = {
@@ -63,14 +63,14 @@ def times(low: float = 0.0, high: float = 1.0, count: int = 16) -> Tensor:
 Corrupt = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-def watched(process: NoiseProcess, shown: Corrupt, network: nn.Module | None = None) -> WatchedLoss:
+def watched(process: NoiseProcess, shown: Corrupt, network: nn.Module | None = None) -> ProbeLoss:
     """A host's loss_at that shows its network whatever `shown` makes of x0, noise and u."""
     called = Network() if network is None else network
 
     def loss_at(x0: Tensor, noise: Tensor, u: Tensor, condition: Any) -> Tensor:
         return (called(shown(x0, noise, u), u).float() - noise).square().flatten(1).mean(1)
 
-    return WatchedLoss(loss_at, called, process)
+    return ProbeLoss(loss_at, called, process)
 
 
 def seen_by(process: NoiseProcess) -> Corrupt:
@@ -80,10 +80,10 @@ def seen_by(process: NoiseProcess) -> Corrupt:
 def test_least_squares_recovers_the_two_coefficients() -> None:
     x0, noise = examples()
     a, s = torch.rand(16), torch.rand(16)
-    found = mix(per_example(a, x0) * x0 + per_example(s, x0) * noise, x0, noise)
+    found = least_squares(per_example(a, x0) * x0 + per_example(s, x0) * noise, x0, noise)
     torch.testing.assert_close(found.a, a, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(found.s, s, rtol=1e-4, atol=1e-5)
-    assert found.unexplained.max() < 1e-9
+    assert found.residual.max() < 1e-9
 
 
 @pytest.mark.parametrize("name", PROCESSES)
@@ -197,7 +197,7 @@ def test_other_ready_made_losses_are_never_refused() -> None:
 def never_refused(loss: Any, network: nn.Module | None = None) -> None:
     """Over all of time, a stratum at a time, and at both ends of it."""
     x0, noise = examples()
-    checked = WatchedLoss(loss, loss.network if network is None else network, loss.process)
+    checked = ProbeLoss(loss, loss.network if network is None else network, loss.process)
     for stratum in range(20):
         checked(x0, noise, times(stratum / 20, (stratum + 1) / 20), None)
     checked(x0, noise, torch.zeros(16), None)

@@ -15,7 +15,7 @@ from stepwell.core.feedback import Feedback
 from stepwell.core.probe import GradientSpec
 from stepwell.core.sampler import Draw, Metrics, TimestepSampler
 from stepwell.core.tick import Tick
-from stepwell.pacer import OutOfTurn, Pacer
+from stepwell.pacer import CallOrderError, Pacer
 from stepwell.samplers.static import Static
 
 
@@ -70,23 +70,40 @@ def test_losses_of_all_micro_batches_reach_the_sampler_as_one_feedback() -> None
     assert torch.allclose(feedback.weighted, feedback.plain * weight)
 
 
-def test_calls_out_of_turn_say_what_comes_first() -> None:
+def test_calls_in_the_wrong_order_say_what_comes_first() -> None:
     paced = pacer()
-    with pytest.raises(OutOfTurn, match="before any draw"):
+    with pytest.raises(CallOrderError, match="before any draw"):
         paced.before_update()
-    with pytest.raises(OutOfTurn, match="call draw before it"):
+    with pytest.raises(CallOrderError, match="observe was called without a draw"):
         paced.observe(torch.zeros(2))
     paced.draw(torch.zeros(2, 3), Tick())
-    with pytest.raises(OutOfTurn, match="observe the losses of the last draw first"):
+    with pytest.raises(CallOrderError, match=r"a second draw came before the losses.* Add pacer\.observe"):
         paced.draw(torch.zeros(2, 3), Tick(micro=1))
-    with pytest.raises(OutOfTurn, match="observe them before after_update"):
+    with pytest.raises(CallOrderError, match="after_update came before the losses"):
         paced.after_update()
     with pytest.raises(InvalidParameter, match=r"one per example, \(2,\), not \(\)"):
         paced.observe(torch.zeros(()))
     paced.observe(torch.ones(2))
     paced.after_update()
-    with pytest.raises(OutOfTurn, match="before any draw"):
+    with pytest.raises(CallOrderError, match="before any draw"):
         paced.after_update()
+
+
+def test_sampler_process_and_weighting_are_named_with_their_parameters() -> None:
+    def loss_at(x0: Tensor, noise: Tensor, u: Tensor, condition: Any) -> Tensor:
+        return u
+
+    paced = Pacer("neyman:strata=8", "linear:timesteps=100", "min-snr:gamma=3", loss_at=loss_at)
+    process = stepwell.process("linear", timesteps=100)
+    assert repr(paced.sampler) == repr(stepwell.sampler("neyman", process, strata=8))
+    assert paced.process.timesteps == 100
+    u = process.grid()
+    assert torch.equal(paced.weighting(paced.process, u), stepwell.weighting("min-snr", gamma=3)(process, u))
+    host = Pacer("uniform:within=(0.2,0.4)", "flow", host_weighting="p2:gamma=0.5")
+    assert host.draw(torch.zeros(64, 1)).u.min() >= 0.2
+    assert torch.equal(host.draw(torch.zeros(4, 1)).weight, torch.ones(4))
+    with pytest.raises(InvalidParameter, match="Did you mean 'gamma'"):
+        Pacer("uniform", "linear", "min-snr:gama=3")
 
 
 def test_static_samplers_need_no_losses() -> None:
@@ -209,7 +226,7 @@ def test_a_sampler_that_measures_says_what_the_pacer_needs() -> None:
     with pytest.raises(InvalidParameter, match=r"measured measures losses itself: give the Pacer loss_at="):
         Pacer(Measured(), "linear", optimizer=line.optimizer)
     without = Pacer(Measured(), "linear", loss_at=line.loss_at)
-    with pytest.raises(OutOfTurn, match=r"measures around updates: call pacer\.attach\(optimizer\)"):
+    with pytest.raises(CallOrderError, match=r"measures around updates: call pacer\.attach\(optimizer\)"):
         without.draw(torch.ones(4, 2))
 
 

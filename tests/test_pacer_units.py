@@ -39,7 +39,7 @@ def test_sigma_is_what_edm_and_flows_count_in() -> None:
     torch.testing.assert_close(edm.timesteps, edm.sigma.log() / 4)
     flow = Pacer("uniform", "flow").draw(X0)
     torch.testing.assert_close(flow.timesteps, 1000 * flow.sigma)
-    with pytest.raises(Unsupported, match="continuous time, which nothing can index"):
+    with pytest.raises(Unsupported, match="continuous time, which has no indices"):
         print(flow.indices)
 
 

@@ -12,7 +12,7 @@ from protocols import Tiny, batch
 from torch import Tensor
 
 from stepwell.integrations.edm import PacedEDMLoss
-from stepwell.pacer import OutOfTurn
+from stepwell.pacer import CallOrderError
 
 
 def edm_loss(**more: Any) -> tuple[PacedEDMLoss, Any, Any]:
@@ -104,8 +104,8 @@ def test_the_density_leaves_edms_own() -> None:
 
 
 def test_mistakes_with_edms_loss_are_named() -> None:
-    with pytest.raises(OutOfTurn, match=r"loss_fn\.attach\(net, optimizer\)"):
+    with pytest.raises(CallOrderError, match=r"loss_fn\.attach\(net, optimizer\)"):
         PacedEDMLoss()(Tiny(), batch())
     loss_fn, network, optimizer = edm_loss()
-    with pytest.raises(OutOfTurn, match="attached already"):
+    with pytest.raises(CallOrderError, match="attached already"):
         loss_fn.attach(network, optimizer)

@@ -15,7 +15,7 @@ from stepwell.core.errors import InvalidParameter
 from stepwell.core.feedback import Feedback
 from stepwell.core.probe import DecreaseSpec
 from stepwell.core.sampler import Metrics
-from stepwell.pacer import OutOfTurn, Pacer
+from stepwell.pacer import CallOrderError, Pacer
 from stepwell.samplers.static import Static
 
 lightning = pytest.importorskip("lightning")
@@ -233,7 +233,7 @@ def test_mistakes_with_the_callback_are_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidParameter, match="not NoneType"):
         PacerCallback(None)  # type: ignore[arg-type]
     never = Module(draws=False)
-    with pytest.raises(OutOfTurn, match=r"in training_step, take timesteps from pace = pacer\.draw"):
+    with pytest.raises(CallOrderError, match=r"in training_step, take timesteps from pace = pacer\.draw"):
         trainer(never, tmp_path).fit(never, loader(3))
     scalar = Module()
     scalar.pacer = Pacer(Listener(), PROCESS, loss_at=lambda *given: scalar.loss_at(*given).mean())
@@ -241,5 +241,5 @@ def test_mistakes_with_the_callback_are_named(tmp_path: Path) -> None:
         trainer(scalar, tmp_path).fit(scalar, loader(3))
     twice = Module()
     twice.pacer.attach(twice.configure_optimizers())
-    with pytest.raises(OutOfTurn, match="attached to AdamW already"):
+    with pytest.raises(CallOrderError, match="attached to AdamW already"):
         trainer(twice, tmp_path).fit(twice, loader(3))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import stepwell
 from stepwell.core.errors import InvalidParameter, StateMismatch
-from stepwell.pacer import OutOfTurn, Pacer
+from stepwell.pacer import CallOrderError, Pacer
 
 transformers = pytest.importorskip("transformers")
 
@@ -128,5 +128,5 @@ def test_mistakes_with_the_callback_are_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidParameter, match=r"needs a stepwell\.Pacer, not NoneType"):
         PacerCallback(None)  # type: ignore[arg-type]
     never = Model(draws=False)
-    with pytest.raises(OutOfTurn, match=r"in compute_loss .* take timesteps from pace = pacer\.draw"):
+    with pytest.raises(CallOrderError, match=r"in compute_loss .* take timesteps from pace = pacer\.draw"):
         trainer(never, tmp_path).train()

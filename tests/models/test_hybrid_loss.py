@@ -76,9 +76,13 @@ def stepped(correction: float) -> Tensor:
             device=torch.device("cpu"),
             backward=lambda loss: loss.backward(),
             clip_grad_norm_=clip,
+            scaler=None,
         ),
         pacer=SimpleNamespace(
-            draw=lambda *_: pace, observe=lambda _: None, before_update=lambda: None, after_update=dict
+            draw=lambda *_: pace,
+            observe=lambda _: None,
+            before_update=lambda: None,
+            after_update=lambda _: {},
         ),
         batches=SimpleNamespace(at=lambda *_: x0),
         encode=lambda batch: (batch, Condition(torch.arange(6) % 3)),

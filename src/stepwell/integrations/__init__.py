@@ -1,1 +1,1 @@
-"""Pacers in frameworks, one file each; nothing here is imported before it is asked for by name."""
+"""The Pacer in other people's frameworks, one file for each; each is imported only by its name."""

@@ -1,6 +1,6 @@
-"""A pacer as diffusers' `compute_density_for_timestep_sampling`, for SD3, Flux and the scripts after them.
+"""A pacer as diffusers' `compute_density_for_timestep_sampling`, for SD3, Flux and similar scripts.
 
-Those scripts turn its u into places in `scheduler.timesteps`, which fall: their 0 is noise, ours is data.
+Those scripts turn its u into positions in `scheduler.timesteps`, which fall: their 0 is noise, ours is data.
 """
 
 from __future__ import annotations
@@ -8,12 +8,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from stepwell.core.errors import InvalidParameter, Unsupported
-from stepwell.pacer import OutOfTurn, Pace, Pacer
+from stepwell.integrations.shared import as_examples, require_no_probe, require_pacer
+from stepwell.pacer import CallOrderError, Pace, Pacer
+
+_CALL = "pace = pacer.draw(model_input) and indices = pace.indices"
 
 
 class HostDensity:
-    """Called as diffusers' function is; what the call means in our terms stays in `pace`."""
+    """Called as diffusers' function is; `pace` has the draw of the last call in our units."""
 
     def __init__(self, pacer: Pacer) -> None:
         self._pacer = pacer
@@ -23,7 +25,7 @@ class HostDensity:
     def pace(self) -> Pace:
         """Of the last call: `pace.weight` is for the losses."""
         if self._pace is None:
-            raise OutOfTurn("no timesteps were asked for yet: call the function before you read its pace.")
+            raise CallOrderError("nothing was drawn yet: call the function before you read its pace.")
         return self._pace
 
     def __call__(
@@ -36,26 +38,16 @@ class HostDensity:
         device: torch.device | str = "cpu",
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """[B] in [0, 1), 0 is noise. The pacer has its sampler and seed: only size and device are read."""
-        # Without a width: a sampler that does look at examples fails here instead of drawing from nothing.
-        self._pace = self._pacer.draw(torch.empty(batch_size, 0, device=device))
+        """[B] in [0, 1), 0 is noise. Only size and device are used: sampler and seed are the pacer's."""
+        self._pace = self._pacer.draw(as_examples(self._pacer, batch_size, device, _CALL))
         count = self._pacer.process.timesteps
         if count is None:
             return (1 - self._pace.u).clamp(0, 1 - 2**-24)
-        # The middle of the place: the host multiplies by T and rounds down.
+        # The middle of the position: the host multiplies by T and rounds down.
         return (self._pace.indices + 0.5) / count
 
 
 def density_from(pacer: Pacer) -> HostDensity:
-    """The function that takes the place of `compute_density_for_timestep_sampling`."""
-    if not isinstance(pacer, Pacer):
-        raise InvalidParameter(
-            f"density_from needs a Pacer, not {type(pacer).__name__}: write density_from(stepwell.Pacer("
-            "'logit-normal', noise_scheduler).attach(optimizer))."
-        )
-    if pacer.sampler.probe is not None:
-        raise Unsupported(
-            f"{pacer.sampler!r} measures on the examples, and this function is told how many there are, no "
-            "more: write pace = pacer.draw(model_input) in its place, and indices = pace.indices."
-        )
+    """The replacement of `compute_density_for_timestep_sampling`."""
+    require_no_probe(require_pacer(pacer, "density_from(pacer)"), _CALL)
     return HostDensity(pacer)

@@ -1,4 +1,4 @@
-"""EDM's loss with a pacer inside (Karras et al. 2022, Table 1): named in `loss_kwargs` as EDMLoss is."""
+"""EDM's loss with a pacer inside (Karras et al. 2022, Table 1), for `loss_kwargs` in place of EDMLoss."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from torch import Tensor, nn
 import stepwell
 from stepwell.core.sampler import State
 from stepwell.core.tensors import per_example
-from stepwell.pacer.window import OutOfTurn
+from stepwell.pacer import CallOrderError
 from stepwell.processes.edm import EdmProcess
 
 
 class PacedEDMLoss:
-    """loss_fn(net, images, labels, augment_pipe) -> losses [B, C, H, W], at the noise levels of a sampler.
+    """loss_fn(net, images, labels, augment_pipe) -> losses [B, C, H, W], at noise levels of a sampler.
 
-    The objective stays that of EDMLoss with the same P_mean, P_std and sigma_data. Their loop makes the loss
-    from plain options before it has an optimizer: `attach` gives it one.
+    The objective is that of EDMLoss with the same P_mean, P_std and sigma_data. EDM's loop builds the
+    loss from plain options before it has an optimizer: `attach` adds network and optimizer.
     """
 
     def __init__(
@@ -34,21 +34,21 @@ class PacedEDMLoss:
         self._options = (sampler, P_mean, P_std, sigma_data, weighting, seed)
         self.process = EdmProcess(sigma_data=sigma_data, mean=P_mean, std=P_std)
         self.pacer: stepwell.Pacer | None = None
-        self._waiting: State | None = None
+        self._pending_state: State | None = None
 
     def attach(self, network: nn.Module, optimizer: Any) -> Self:
-        """Measure this network around the updates of this optimizer; once, before the loop."""
-        sampler, *_, weighting, seed = self._options
+        """Make the pacer of this network and attach it to the optimizer; once, before the loop."""
         if self.pacer is not None:
-            raise OutOfTurn(
+            raise CallOrderError(
                 "this PacedEDMLoss is attached already: call loss_fn.attach(net, optimizer) once, before the "
                 "loop; another run needs a loss of its own."
             )
+        sampler, *_, weighting, seed = self._options
         loss_at = stepwell.loss_at.edm(network, process=self.process)
         pacer = stepwell.Pacer(sampler, self.process, weighting, loss_at=loss_at, seed=seed)
-        if self._waiting is not None:
-            pacer.load_state_dict(self._waiting)
-        self.pacer, self._waiting = pacer.attach(optimizer), None
+        if self._pending_state is not None:
+            pacer.load_state_dict(self._pending_state)
+        self.pacer, self._pending_state = pacer.attach(optimizer), None
         return self
 
     def __call__(
@@ -58,36 +58,36 @@ class PacedEDMLoss:
         labels: Tensor | None = None,
         augment_pipe: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None,
     ) -> Tensor:
-        """Losses [B, C, H, W] of images [B, C, H, W], weighted; their loop takes the sum."""
+        """Weighted losses [B, C, H, W] of images [B, C, H, W]; EDM's loop takes the sum."""
         if self.pacer is None:
-            raise OutOfTurn(
-                "PacedEDMLoss was called and has no network to measure yet: write loss_fn.attach(net, "
-                "optimizer) in training_loop, after the optimizer is made."
+            raise CallOrderError(
+                "PacedEDMLoss was called before attach: write loss_fn.attach(net, optimizer) in "
+                "training_loop, after the optimizer is made."
             )
-        y, augmented = (images, None) if augment_pipe is None else augment_pipe(images)
-        told = {"class_labels": labels, "augment_labels": augmented}
-        pace = self.pacer.draw(y, condition={name: one for name, one in told.items() if one is not None})
+        y, augment_labels = (images, None) if augment_pipe is None else augment_pipe(images)
+        condition = {"class_labels": labels, "augment_labels": augment_labels}
+        pace = self.pacer.draw(y, condition={key: one for key, one in condition.items() if one is not None})
         sigma, data = per_example(pace.sigma, y), self.process.sigma_data
-        denoised = net(y + torch.randn_like(y) * sigma, sigma, labels, augment_labels=augmented)
+        denoised = net(y + torch.randn_like(y) * sigma, sigma, labels, augment_labels=augment_labels)
         losses = (sigma**2 + data**2) / (sigma * data) ** 2 * (denoised - y) ** 2
         self.pacer.observe(losses.detach().flatten(1).mean(1))
         return losses * per_example(pace.weight, losses)
 
     def state_dict(self) -> State:
-        """The pacer's; empty before `attach`."""
+        """The pacer's state; empty before `attach`."""
         return {} if self.pacer is None else self.pacer.state_dict()
 
     def load_state_dict(self, state: State) -> None:
         """Continue where `state_dict` was taken, before or after `attach`."""
         if self.pacer is None:
-            self._waiting = state or None
+            self._pending_state = state or None
         else:
             self.pacer.load_state_dict(state)
 
     def __getstate__(self) -> State:
-        # Their snapshots pickle the loss: the options and the state go along, network and hooks do not.
-        return {"options": self._options, "state": self.state_dict() or self._waiting}
+        # EDM's snapshots pickle the loss: options and state are kept, network and hooks are not.
+        return {"options": self._options, "state": self.state_dict() or self._pending_state}
 
-    def __setstate__(self, kept: State) -> None:
-        self.__init__(*kept["options"])  # type: ignore[misc]
-        self._waiting = kept["state"]
+    def __setstate__(self, pickled: State) -> None:
+        self.__init__(*pickled["options"])  # type: ignore[misc]
+        self._pending_state = pickled["state"]

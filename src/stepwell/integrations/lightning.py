@@ -1,4 +1,4 @@
-"""A pacer in Lightning's Trainer: `Trainer(callbacks=[PacerCallback(pacer)])`, of either of its packages."""
+"""A pacer in Lightning's Trainer, of either package: `Trainer(callbacks=[PacerCallback(pacer)])`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from stepwell.core.errors import InvalidParameter
-from stepwell.integrations.callbacks import require_draws, require_pacer
+from stepwell.integrations.shared import logged_metrics, require_draws, require_pacer
 from stepwell.pacer import Pacer
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback
 elif "pytorch_lightning" in sys.modules and "lightning" not in sys.modules:
-    # The two packages have classes of their own: the one that the host uses.
+    # Each package has a Callback of its own: take the one that the host imported.
     from pytorch_lightning import Callback
 else:
     try:
@@ -23,18 +23,18 @@ else:
 
 
 class PacerCallback(Callback):
-    """Takes the pacer's turns, keeps its state in checkpoints and logs its metrics.
+    """Attaches the pacer, keeps its state in checkpoints and logs its metrics.
 
-    Lightning computes losses inside the optimizer's step: `on_before_optimizer_step` is the turn before, and
-    torch's own hook the one after. Draws outside of training batches (validation, its sanity check, test) are
-    made and forgotten. `optimizers` are the places in `trainer.optimizers` that step for the diffusion's
-    loss; without it, all do.
+    Lightning computes losses inside the optimizer's step, so `before_update` is called from
+    `on_before_optimizer_step`. Draws outside of training batches (validation, its sanity check, test) are not
+    counted. `optimizers` are indices in `trainer.optimizers` of those that step for the diffusion's loss;
+    without it, all do.
     """
 
     def __init__(self, pacer: Pacer, optimizers: Sequence[int] | None = None) -> None:
         self.pacer = require_pacer(pacer, "PacerCallback(pacer)")
-        self._places = optimizers
-        self._ours: list[Any] = []
+        self._indices = optimizers
+        self._optimizers: list[Any] = []
         self._stage: str | None = None
         self._draws = self._logged = 0
 
@@ -43,21 +43,21 @@ class PacerCallback(Callback):
         self.pacer.eval()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        found = list(trainer.optimizers)
-        places = range(len(found)) if self._places is None else self._places
-        if any(not 0 <= place < len(found) for place in places) or not found:
+        count = len(trainer.optimizers)
+        indices = range(count) if self._indices is None else self._indices
+        if any(not 0 <= index < count for index in indices) or not count:
             raise InvalidParameter(
-                f"optimizers={list(places)}: this module configures {len(found)}, counted from 0."
+                f"optimizers={list(indices)}: this module configures {count} optimizers, counted from 0."
             )
-        self._ours = [found[place] for place in places]
+        self._optimizers = [trainer.optimizers[index] for index in indices]
         self._draws = self.pacer.draws
-        self.pacer.attach(*self._ours, closure=True)
+        self.pacer.attach(*self._optimizers, closure=True)
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         self.pacer.train()
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
-        if any(optimizer is one for one in self._ours):
+        if any(optimizer is one for one in self._optimizers):
             self.pacer.before_update(optimizer)
 
     def on_train_batch_end(
@@ -66,25 +66,21 @@ class PacerCallback(Callback):
         self.pacer.eval()
         require_draws(self.pacer, self._draws, "training_step")
         # To the loggers, and when they are due: log_dict would cost a small model more than the pacer does.
-        if trainer.global_step > self._logged and trainer.global_step % trainer.log_every_n_steps == 0:
-            self._logged = trainer.global_step
-            self._log(trainer)
-
-    def _log(self, trainer: Any) -> None:
-        metrics = self.pacer.metrics.items() if trainer.loggers else ()
-        told = {f"stepwell/{name}": one.item() for name, one in metrics if one.numel() == 1}
-        for logger in trainer.loggers:
-            logger.log_metrics(told, step=trainer.global_step)
+        step = trainer.global_step
+        if trainer.loggers and step > self._logged and step % trainer.log_every_n_steps == 0:
+            self._logged, metrics = step, logged_metrics(self.pacer)
+            for logger in trainer.loggers:
+                logger.log_metrics(metrics, step=step)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         self.pacer.detach()
         self.pacer.train()
-        self._ours, self._stage = [], None
+        self._optimizers, self._stage = [], None
 
     def state_dict(self) -> dict[str, Any]:
         return self.pacer.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        # A test of the best checkpoint loads callbacks too: it is no reason to forget what was learned since.
+        # Testing the best checkpoint loads callbacks too, and must not undo what was learned since.
         if self._stage in (None, "fit"):
             self.pacer.load_state_dict(state_dict)

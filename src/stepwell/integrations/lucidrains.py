@@ -1,4 +1,4 @@
-"""denoising-diffusion-pytorch's GaussianDiffusion, which takes `times` and gives one loss for each image."""
+"""`loss_at` of denoising-diffusion-pytorch's GaussianDiffusion, which takes `times`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from torch import Tensor
 
 from stepwell.core.errors import Unsupported
 from stepwell.core.tensors import PerExample
-from stepwell.loss_at import ReadyLoss, arguments
+from stepwell.loss_at import NetworkLoss, network_arguments
 from stepwell.processes.scheduler import process_from
 
 
-def loss_at(diffusion: Any) -> ReadyLoss:
+def loss_at(diffusion: Any) -> NetworkLoss:
     """`diffusion(images, times=..., loss_reduction="none")` at chosen times and noise.
 
-    Its `loss_weight` turns the loss of any objective into that of the noise, so that is the process.
+    Its `loss_weight` turns the loss of any objective into that of the noise, so the process predicts noise.
     """
     if not hasattr(diffusion, "num_timesteps") or not hasattr(diffusion, "alphas_cumprod"):
         raise Unsupported(
@@ -26,15 +26,14 @@ def loss_at(diffusion: Any) -> ReadyLoss:
     process = process_from(diffusion)
 
     def losses(x0: Tensor, noise: Tensor, u: PerExample, condition: Any) -> PerExample:
-        args, kwargs = arguments(condition)
+        args, kwargs = network_arguments(condition)
         # A copy: offset noise is added in place.
-        given = {**kwargs, "noise": noise.clone(), "times": process.index(u), "loss_reduction": "none"}
-        # Self-conditioning throws its coin with Python's own generator, which torch's fork does not cover.
-        coins = random.getstate()
+        kwargs |= {"noise": noise.clone(), "times": process.index(u), "loss_reduction": "none"}
+        # Self-conditioning draws from Python's own generator, which forking torch's does not cover.
+        state = random.getstate()
         try:
-            found: PerExample = diffusion(x0, *args, **given)
+            return diffusion(x0, *args, **kwargs)  # type: ignore[no-any-return]
         finally:
-            random.setstate(coins)
-        return found
+            random.setstate(state)
 
-    return ReadyLoss(process, diffusion.model, losses)
+    return NetworkLoss(process, diffusion.model, losses)

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from stepwell.core.errors import InvalidParameter, Unsupported
 from stepwell.core.tensors import PerExample
-from stepwell.loss_at import ReadyLoss, arguments, bare
+from stepwell.integrations.shared import require_pacer
+from stepwell.loss_at import NetworkLoss, model_kwargs, unwrap_network
 from stepwell.pacer import Pacer
 from stepwell.processes.flow import FlowProcess
 
@@ -31,65 +32,57 @@ def process_of(transport: Any) -> FlowProcess:
     if weight == "NONE":
         return FlowProcess("eps", time_scale=1.0)
     raise Unsupported(
-        f"this Transport weights its {model.lower()} loss by {weight.lower()}, which no process here has for "
-        "its own: use loss_weight=None or 'velocity', and give the Pacer weighting='likelihood'."
+        f"this Transport weights its {model.lower()} loss by {weight.lower()}, which is the plain loss of no "
+        "process here: use loss_weight=None or 'velocity', and give the Pacer weighting='likelihood'."
     )
 
 
-def loss_at(transport: Any, network: nn.Module) -> ReadyLoss:
+def loss_at(transport: Any, network: nn.Module) -> NetworkLoss:
     """The "loss" of `transport.training_losses` at chosen times; a tensor as condition is the label y."""
-    process, called = process_of(transport), bare(network)
+    process, inner = process_of(transport), unwrap_network(network)
 
     def losses(x0: Tensor, noise: Tensor, u: PerExample, condition: Any) -> PerExample:
-        args, kwargs = arguments(condition)
-        told = {"y": args[0]} if args else kwargs
-        with _drawn(transport, time_of(transport, process.sigma(u), x0), noise):
-            found: PerExample = _own_losses(transport)(transport, called, x0, told)["loss"]
-        return found
+        with _sampling(transport, time_of(transport, process.sigma(u), x0), noise):
+            terms = type(transport).training_losses(transport, inner, x0, model_kwargs(condition))
+        return terms["loss"]  # type: ignore[no-any-return]
 
-    return ReadyLoss(process, called, losses)
+    return NetworkLoss(process, inner, losses)
 
 
 def pace(transport: Any, pacer: Pacer) -> Pacer:
-    """Let a Transport train at the times of a pacer, its losses weighted by it; returns the pacer.
+    """Let a Transport train at the pacer's times, with its losses weighted by it; returns the pacer.
 
     Evaluation with other draws is `pacer.eval()`; everything else of the Transport stays as it is.
     """
-    if not isinstance(pacer.process, FlowProcess):
+    if not isinstance(require_pacer(pacer, "pace(transport, pacer)").process, FlowProcess):
         raise InvalidParameter(
             f"SiT's path is a flow, and the Pacer was made for {pacer.process!r}: make it for "
             "stepwell.integrations.sit.process_of(transport)."
         )
-    own = _own_losses(transport)
 
     def training_losses(model: nn.Module, x1: Tensor, model_kwargs: Any = None) -> dict[str, Any]:
-        paced, noise = pacer.draw(x1, condition=model_kwargs or None), torch.randn_like(x1)
-        with _drawn(transport, time_of(transport, paced.sigma, x1), noise):
-            terms = own(transport, model, x1, model_kwargs)
+        drawn, noise = pacer.draw(x1, condition=model_kwargs or None), torch.randn_like(x1)
+        with _sampling(transport, time_of(transport, drawn.sigma, x1), noise):
+            terms = type(transport).training_losses(transport, model, x1, model_kwargs)
         pacer.observe(terms["loss"])
-        return {**terms, "loss": terms["loss"] * paced.weight}
+        return {**terms, "loss": terms["loss"] * drawn.weight}
 
     transport.training_losses = training_losses
     return pacer
 
 
 def time_of(transport: Any, sigma: PerExample, x1: Tensor) -> PerExample:
-    """SiT's t in (0, 1), 1 is data, of a share of noise; within the interval where it trains."""
+    """SiT's t [B] for shares of noise [B]: 1 is data; within the interval where it trains."""
     start, end = transport.check_interval(transport.train_eps, transport.sample_eps)
     time: PerExample = start + (end - start) * (1 - sigma)
     return time.to(x1)
 
 
 @contextmanager
-def _drawn(transport: Any, time: PerExample, noise: Tensor) -> Iterator[None]:
-    """`Transport.sample` answers these times and this noise meanwhile."""
+def _sampling(transport: Any, time: PerExample, noise: Tensor) -> Iterator[None]:
+    """`Transport.sample` returns these times and this noise meanwhile."""
     transport.sample = lambda x1: (time, noise, x1)
     try:
         yield
     finally:
         del transport.sample
-
-
-def _own_losses(transport: Any) -> Any:
-    """The method of the class: `pace` puts its own before it."""
-    return type(transport).training_losses

@@ -1,4 +1,4 @@
-"""torch's own optimizer hooks as the turns of a pacer: they fire around real updates, whoever calls step."""
+"""torch's optimizer hooks, which call a pacer before and after every update, whoever calls step."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch.optim import LBFGS, Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from stepwell.core.errors import InvalidParameter, Unsupported
-from stepwell.pacer.window import OutOfTurn
+from stepwell.pacer.window import CallOrderError
 
 
 class Attachment:
-    """Calls `before` as the first of the optimizers is about to step, `after` once all have stepped."""
+    """Calls `before` when the first of the optimizers is about to step, `after` when all have stepped."""
 
     def __init__(
         self,
@@ -25,11 +25,11 @@ class Attachment:
     ) -> None:
         if not optimizers:
             raise InvalidParameter("attach needs an optimizer: write pacer.attach(optimizer).")
-        self.optimizers = [inner(optimizer) for optimizer in optimizers]
+        self.optimizers = [unwrap_optimizer(optimizer) for optimizer in optimizers]
         if len({id(optimizer) for optimizer in self.optimizers}) < len(self.optimizers):
             raise InvalidParameter("attach got the same optimizer twice: name each one once.")
         self._before, self._after, self.closure = before, after, closure
-        self._announced = False
+        self._before_called = False
         self._stepped: set[int] = set()
         self._handles: list[RemovableHandle] = []
 
@@ -37,69 +37,69 @@ class Attachment:
         return " and ".join(type(optimizer).__name__ for optimizer in self.optimizers)
 
     def register(self) -> None:
-        """Put the hooks on."""
+        """Add the hooks."""
         for optimizer in self.optimizers:
             if not self.closure:
                 self._handles.append(optimizer.register_step_pre_hook(self._pre_hook))
             self._handles.append(optimizer.register_step_post_hook(self._post_hook))
 
-    def detach(self) -> None:
-        """Take the hooks off again."""
+    def remove(self) -> None:
+        """Remove the hooks."""
         for handle in self._handles:
             handle.remove()
 
-    def about_to_step(self, optimizer: Any = None) -> None:
+    def before_step(self, optimizer: Any = None) -> None:
         """The gradients of an optimizer are ready."""
-        self._announced = True
-        # One that steps again while another has not: that one was skipped, and this is a new update.
-        if not self._stepped or (optimizer is not None and id(inner(optimizer)) in self._stepped):
+        self._before_called = True
+        # One that steps again before another has stepped: the other was skipped, and this is a new update.
+        if not self._stepped or (optimizer is not None and id(unwrap_optimizer(optimizer)) in self._stepped):
             self._stepped.clear()
             self._before()
 
     def _pre_hook(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if any(callable(given) for given in (*args, *kwargs.values())):
-            raise _closure(optimizer)
-        self.about_to_step(optimizer)
+        if any(callable(argument) for argument in (*args, *kwargs.values())):
+            raise _closure_error(optimizer)
+        self.before_step(optimizer)
 
     def _post_hook(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if not moved(optimizer):
+        if _skipped_inside(optimizer):
             return
-        if not self._announced:
-            raise OutOfTurn(
-                f"{type(optimizer).__name__} has stepped and nobody called pacer.before_update(): a pacer "
-                "attached with closure=True needs it at the end of the closure, after the backward pass."
+        if not self._before_called:
+            raise CallOrderError(
+                f"{type(optimizer).__name__} stepped without pacer.before_update(): a pacer attached with "
+                "closure=True needs that call at the end of the closure, after the backward pass."
             )
         self._stepped.add(id(optimizer))
         if len(self._stepped) == len(self.optimizers):
             self._stepped.clear()
-            self._announced = False
+            self._before_called = False
             self._after()
 
 
-def moved(optimizer: Optimizer) -> bool:
-    """Whether a step that was called did anything.
+def _skipped_inside(optimizer: Optimizer) -> bool:
+    """Whether a fused optimizer skipped the step that it was called for.
 
-    Under a GradScaler, fused optimizers are called in any case and skip the step themselves: the scaler
-    leaves `found_inf` on them for as long. Others are not called at all. Reading it waits for the device.
+    A GradScaler calls fused optimizers in any case and sets `found_inf` on them meanwhile; it does not call
+    others for a step that is skipped. Reading it waits for the device.
     """
-    found = getattr(optimizer, "found_inf", None)
-    return found is None or not bool(found)
+    found_inf = getattr(optimizer, "found_inf", None)
+    return found_inf is not None and bool(found_inf)
 
 
-def inner(optimizer: Any) -> Optimizer:
-    """The optimizer that really steps, inside accelerate's and others' wrappers."""
-    given = optimizer
-    while isinstance(getattr(optimizer, "optimizer", None), Optimizer):
-        _refuse_deepspeed(optimizer)
-        optimizer = optimizer.optimizer
+def unwrap_optimizer(optimizer: Any) -> Optimizer:
+    """The torch optimizer inside accelerate's and others' wrappers."""
+    outer = optimizer
     _refuse_deepspeed(optimizer)
+    while isinstance(getattr(optimizer, "optimizer", None), Optimizer):
+        optimizer = optimizer.optimizer
+        _refuse_deepspeed(optimizer)
     if not isinstance(optimizer, Optimizer) or not hasattr(optimizer, "_optimizer_step_pre_hooks"):
         raise InvalidParameter(
-            f"attach needs a torch.optim.Optimizer, not {type(given).__name__}: give it the one whose step "
+            f"attach needs a torch.optim.Optimizer, not {type(outer).__name__}: give it the one whose step "
             "moves the parameters, or call before_update and after_update around each update."
         )
     if isinstance(optimizer, LBFGS):
-        raise _closure(optimizer)
+        raise _closure_error(optimizer)
     return optimizer
 
 
@@ -113,7 +113,7 @@ def _refuse_deepspeed(optimizer: Any) -> None:
         )
 
 
-def _closure(optimizer: Optimizer) -> Unsupported:
+def _closure_error(optimizer: Optimizer) -> Unsupported:
     return Unsupported(
         f"{type(optimizer).__name__} is stepped with a closure: its losses are computed inside the step, so "
         "the hooks come too early. Call backward() and then optimizer.step() without a closure; or "
@@ -122,8 +122,8 @@ def _closure(optimizer: Optimizer) -> Unsupported:
     )
 
 
-class Together:
-    """Several optimizers, read as one."""
+class JoinedOptimizers:
+    """Parameters and state of several optimizers, read as if they were one."""
 
     def __init__(self, optimizers: Sequence[Any]) -> None:
         self._optimizers = optimizers
@@ -133,10 +133,10 @@ class Together:
         return [group for optimizer in self._optimizers for group in optimizer.param_groups]
 
     @property
-    def state(self) -> Together:
+    def state(self) -> JoinedOptimizers:
         return self
 
     def get(self, parameter: Parameter, default: Any) -> Any:
-        """A parameter's state; asking must not make one, as optimizers' own dictionaries do."""
+        """A parameter's state; reading must not create one, as optimizers' own dictionaries do."""
         states = (optimizer.state for optimizer in self._optimizers)
         return next((state[parameter] for state in states if parameter in state), default)

@@ -1,4 +1,4 @@
-"""The pace of one micro-batch: the same times in every unit that a host may count in."""
+"""What `Pacer.draw` returns: the times of one micro-batch in every unit that a loop may use, and weights."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stepwell.weightings import Unweighted, Weighting
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The timesteps of one micro-batch, and what its losses are worth.
+    """The timesteps of one micro-batch, and the weights of its losses.
 
     Time runs from data to noise in `u`, `timesteps` and `sigma`. Hosts that count the other way take
     `indices` (schedulers, discrete timesteps) or `1 - sigma` (flows where 0 is noise, such as SiT's).
@@ -25,26 +25,27 @@ class Pace:
     u: PerExample
     """[B]: unit time, 0 is data and 1 is noise."""
     correction: PerExample
+    """[B]: reference / density of an unbiased sampler, else 1."""
     process: NoiseProcess
     weighting: Weighting
     table: Lookup | None = None
-    """The host scheduler's own `timesteps`, where they are no whole numbers."""
+    """The scheduler's own `timesteps`, if they are not whole numbers."""
 
     @property
     def timesteps(self) -> PerExample:
-        """[B]: what the network is told; int64 of 0..T-1 if the process counts, else its own time."""
+        """[B]: the network's time input; int64 of 0..T-1 on a discrete process."""
         if self.table is None:
             return self.process.time(self.u)
-        # The scheduler's own numbers: hosts look them up with ==, and rounding has the last digit differ.
+        # The scheduler's own numbers: scripts look them up with ==, so the last digit counts.
         return self.table.at(self.indices, torch.float32)
 
     @property
     def indices(self) -> PerExample:
-        """[B]: places in a scheduler's `timesteps`, which fall: 0 is the noisiest."""
+        """[B]: positions in a scheduler's descending `timesteps`: 0 is the noisiest."""
         count = self.process.timesteps
         if count is None:
             raise Unsupported(
-                f"{self.process!r} has continuous time, which nothing can index: use timesteps, sigma or u."
+                f"{self.process!r} has continuous time, which has no indices: use timesteps, sigma or u."
             )
         rising = (self.u.to(precise(self.u)) * count).long().clamp_(0, count - 1)
         return count - 1 - rising
@@ -60,24 +61,30 @@ class Pace:
         return self.correction * self.weighting(self.process, self.u)
 
 
-def table_of(scheduler: Any, process: NoiseProcess) -> Lookup | None:
-    """The `timesteps` of the scheduler that a process was read from; None if they are its indices."""
-    told = getattr(scheduler, "timesteps", None)
-    if isinstance(scheduler, NoiseProcess) or not isinstance(told, torch.Tensor):
+def timestep_table(scheduler: Any, process: NoiseProcess) -> Lookup | None:
+    """The `timesteps` of the scheduler that a process was read from; None if they are 0..T-1."""
+    timesteps = getattr(scheduler, "timesteps", None)
+    if isinstance(scheduler, NoiseProcess) or not isinstance(timesteps, torch.Tensor):
         return None
-    counts = not told.is_floating_point() or len(told) != process.timesteps
-    return None if counts or not process.time(process.grid()).is_floating_point() else Lookup(told)
+    if not timesteps.is_floating_point() or len(timesteps) != process.timesteps:
+        return None
+    return Lookup(timesteps) if process.time(process.grid()).is_floating_point() else None
 
 
-def trained_and_handed(own: Weighting | str, host: Weighting | str | None) -> tuple[Weighting, Weighting]:
-    """The weighting that is trained, whoever applies it, and the one that a pace hands out."""
-    given = own if host is None else host
-    trained = build.weighting(given) if isinstance(given, str) else given
-    if host is None:
+def resolve_weightings(
+    weighting: Weighting | str, host_weighting: Weighting | str | None
+) -> tuple[Weighting, Weighting]:
+    """The weighting that is trained, whoever applies it, and the part of it that `Pace.weight` has."""
+    if host_weighting is None:
+        trained = _weighting(weighting)
         return trained, trained
-    if own != "none":
+    if weighting != "none":
         raise InvalidParameter(
             "weighting and host_weighting would weight one loss twice: give weighting= if the loop leaves "
             "that to pace.weight, host_weighting= if it weights by itself."
         )
-    return trained, Unweighted()
+    return _weighting(host_weighting), Unweighted()
+
+
+def _weighting(spec: Weighting | str) -> Weighting:
+    return build.weighting(spec) if isinstance(spec, str) else spec

@@ -1,9 +1,9 @@
-"""The pacer: one object between a sampler and any training loop.
+"""The Pacer: one object between a sampler and any training loop.
 
     draw, observe (once per micro-batch) -> before_update -> the optimizer steps -> after_update
 
-An attached pacer takes the last two turns by itself. It carries losses and probe signals to the sampler, over
-all workers, so that every rank holds the same one.
+An attached pacer makes the last two calls itself. Losses and probe signals are gathered over all workers
+before the sampler learns from them, so that every rank holds the same sampler.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from stepwell.core.sampler import Draw, Metrics, State, TimestepSampler
 from stepwell.core.tensors import PerExample
 from stepwell.core.tick import Tick, stream_key
 from stepwell.pacer.attach import Attachment
-from stepwell.pacer.pace import Pace as Pace
-from stepwell.pacer.pace import table_of, trained_and_handed
-from stepwell.pacer.probe_loop import Measuring
-from stepwell.pacer.window import Counter, Window
-from stepwell.pacer.window import OutOfTurn as OutOfTurn
+from stepwell.pacer.pace import Pace, resolve_weightings, timestep_table
+from stepwell.pacer.probe_loop import ProbeLoop
+from stepwell.pacer.window import CallOrderError, Counter, Window
 from stepwell.probes.context import LossAt
 from stepwell.weightings import Weighting
 
 
 class Pacer:
-    """Sampler, weighting and probe of one training run, as objects or by the names of the catalogue.
+    """Sampler, weighting and probe of one training run.
 
-    Samplers that measure need `loss_at` (the plain losses of any examples at any times; `stepwell.loss_at`
-    has ready ones) and an optimizer, here or in `attach`; `network` lets them switch dropout off meanwhile.
-    `host_weighting` is one that the loop applies by itself: samplers are told, `Pace.weight` leaves it out.
+    Sampler, process and weighting are objects, or NAME or NAME:key=value,... of the catalogue; a process may
+    also be a scheduler. Samplers that measure need `loss_at` (the plain losses of any examples at any times;
+    `stepwell.loss_at` has ready-made ones) and an optimizer, here or in `attach`; with `network` they switch
+    dropout off meanwhile. `host_weighting` is one that the loop applies itself: probes use it, `Pace.weight`
+    leaves it out.
     """
 
     def __init__(
@@ -55,120 +55,123 @@ class Pacer:
     ) -> None:
         self.process = build.as_process(process)
         self.sampler = build.sampler(sampler, self.process) if isinstance(sampler, str) else sampler
-        self.weighting, self._handed = trained_and_handed(weighting, host_weighting)
-        self._table = table_of(process, self.process)
+        self.weighting, self._pace_weighting = resolve_weightings(weighting, host_weighting)
+        self._timestep_table = timestep_table(process, self.process)
         self._group = group
-        self._measuring = Measuring(self.sampler)
-        self._measuring.watch(self.process, self.weighting, loss_at, optimizer, network)
+        self._probe_loop = ProbeLoop(self.sampler, self.process, self.weighting, loss_at, optimizer, network)
         self._attachment: Attachment | None = None
         self._counter = Counter(seed)
-        self._aside: Counter | None = None
+        self._evaluation: Counter | None = None
         self._window = Window(self.sampler)
         self.draws = 0
-        """Micro-batches that were drawn for training."""
+        """Micro-batches drawn for training."""
         self.metrics: Metrics = {}
-        """The newest of everything that sampler and corrections reported."""
+        """The newest value of every metric of the sampler and its corrections."""
         self.seconds = 0.0
-        """What drawing, probing and learning took so far, as the host's clock sees it."""
+        """Time spent on drawing, probing and learning so far."""
 
     def attach(self, *optimizers: Any, closure: bool = False) -> Self:
-        """Take the turns around every real update: of one optimizer, or of all that step for one loss.
+        """Call `before_update` and `after_update` around every update, by hooks on the optimizer.
 
-        With a `closure`, losses are computed inside the step: call `before_update` at its end yourself.
+        Several optimizers that step for one loss are one update. With a `closure`, losses are computed inside
+        the step: call `before_update` at its end yourself.
         """
         if self._attachment is not None:
-            raise OutOfTurn(
+            raise CallOrderError(
                 f"this pacer is attached to {self._attachment} already: attach once, before the loop; "
                 "several optimizers in one call, pacer.attach(one, two); for another one call detach() first."
             )
-        attachment = Attachment(optimizers, self._about_to_update, self._has_updated, closure)
-        self._measuring.watch_optimizers(attachment.optimizers)
+        attachment = Attachment(optimizers, self._before_update, self._after_update, closure)
+        self._probe_loop.use_optimizers(attachment.optimizers)
         attachment.register()
         self._attachment = attachment
         return self
 
     def detach(self) -> None:
-        """Let the optimizers step unheard again."""
+        """Remove the hooks from the optimizers."""
         if self._attachment is not None:
-            self._attachment.detach()
-            self._measuring.watch_optimizers(())
+            self._attachment.remove()
+            self._probe_loop.use_optimizers(())
         self._attachment = None
-        self._forget()
+        self._new_window()
 
     def draw(self, x0: Tensor, tick: Tick | None = None, condition: Any = None) -> Pace:
         """Timesteps for the next micro-batch x0 [B, ...]; without a tick, the pacer counts updates itself."""
         if tick is not None and not isinstance(tick, Tick):
             raise InvalidParameter(
                 f"the second argument of draw is a Tick, not {type(tick).__name__}: write condition=... for "
-                "what the network is told beside the time."
+                "what the network gets beside input and time."
             )
         with self._timed():
-            if self._aside is None:
-                self._window.require_room()
             if self._group is None:
-                # Not earlier: a process group may be younger than the pacer.
+                # Not earlier: the process group may be set up after the pacer is made.
                 self._group = worker_group()
-            if self._aside is not None:
-                drawn = self.sampler.draw(x0, self._aside.tick(self._group))
-                self._aside.updated()
-                return self._pace(drawn)
+            if self._evaluation is not None:
+                draw = self.sampler.draw(x0, self._evaluation.tick(self._group))
+                self._evaluation.next_update()
+                return self._pace(draw)
+            self._window.require_losses("a second draw")
             tick = self._counter.tick(self._group) if tick is None else tick
-            self._measuring.see(x0, tick, condition, self._group)
-            drawn = self.sampler.draw(x0, tick)
-            self._measuring.drew(x0, drawn.u)
-            self._window.add(drawn, tick)
-            self._counter.drew(tick)
+            self._probe_loop.add_batch(x0, tick, condition, self._group)
+            draw = self.sampler.draw(x0, tick)
+            self._probe_loop.expect_input(x0, draw.u)
+            self._window.add_draw(draw, tick)
+            self._counter.next_micro_batch(tick)
             self.draws += 1
-        return self._pace(drawn)
+        return self._pace(draw)
 
-    def _pace(self, drawn: Draw) -> Pace:
-        return Pace(drawn.u, drawn.correction, self.process, self._handed, self._table)
+    def _pace(self, draw: Draw) -> Pace:
+        return Pace(draw.u, draw.correction, self.process, self._pace_weighting, self._timestep_table)
 
     def eval(self) -> Self:
-        """Draws are for an evaluation from here on: nothing counts them, and nothing is learned from them."""
-        # The same uniforms in every evaluation, none of them training's.
-        self._aside = Counter(stream_key(self._counter.seed, "evaluation"))
+        """The next draws are for an evaluation: not counted, not learned from, the same every time."""
+        # A stream of its own: none of these uniforms is used in training.
+        self._evaluation = Counter(stream_key(self._counter.seed, "evaluation"))
         return self
 
     def train(self) -> Self:
-        """Draws are for training again."""
-        self._aside = None
+        """The next draws are for training again."""
+        self._evaluation = None
         return self
 
     def observe(self, plain: PerExample) -> None:
-        """The plain losses of the micro-batch drawn last."""
-        if self._aside is not None:
+        """The plain losses [B] of the micro-batch drawn last."""
+        if self._evaluation is not None:
             return
-        self._window.hear(plain)
-        self._measuring.notice(plain)
+        self._window.add_losses(plain)
+        self._probe_loop.remember_autocast(plain)
 
     def before_update(self, optimizer: Any = None) -> None:
-        """The gradients are ready and the optimizer is about to step (of several: which)."""
+        """The gradients are ready and the optimizer (which one, if several are attached) is about to step."""
         if self._attachment is not None and self._attachment.closure:
-            self._attachment.about_to_step(optimizer)
+            self._attachment.before_step(optimizer)
             return
         self._require_detached("before_update")
-        self._window.turn("before_update")
-        self._about_to_update()
+        self._window.require_draw("before_update")
+        self._before_update()
 
-    def after_update(self) -> Metrics:
-        """The optimizer has stepped: measure, gather, learn. Returns the newest of every metric."""
+    def after_update(self, skipped: bool = False) -> Metrics:
+        """The optimizer has stepped: measure, gather, learn. Returns the newest value of every metric.
+
+        An update that a GradScaler `skipped` (fp16) is no update: its draws belong to the next one.
+        """
         self._require_detached("after_update")
-        self._window.turn("after_update")
-        self._has_updated()
+        self._window.require_draw("after_update")
+        if not skipped:
+            self._after_update()
         return self.metrics
 
-    def _about_to_update(self) -> None:
-        # An update without a draw is somebody else's: hooks hear of all.
+    def _before_update(self) -> None:
+        # Hooks fire for every update: one without a draw is not ours.
         if self._window.tick is not None:
             with self._timed():
-                self._measuring.before(self._window.tick)
+                self._probe_loop.before(self._window.tick)
 
-    def _has_updated(self) -> None:
+    def _after_update(self) -> None:
         if self._window.tick is None or self._group is None:
             return
         with self._timed():
-            signal = self._measuring.after()
+            signal = self._probe_loop.after()
             metrics: dict[str, Tensor] = {}
             if self._window.needs_losses or signal is not None:
                 feedback = self._window.feedback(self.process, self.weighting, signal)
@@ -176,12 +179,12 @@ class Pacer:
             if self.sampler.reference is not None:
                 metrics["effective_sample_share"] = self._window.effective_share()
             self.metrics = {**self.metrics, **metrics}
-            self._forget()
-            self._counter.updated()
+            self._new_window()
+            self._counter.next_update()
 
-    def _forget(self) -> None:
+    def _new_window(self) -> None:
         self._window = Window(self.sampler)
-        self._measuring.forget()
+        self._probe_loop.release_batch()
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
@@ -191,16 +194,16 @@ class Pacer:
 
     def _require_detached(self, call: str) -> None:
         if self._attachment is not None:
-            raise OutOfTurn(
-                f"{call} was called on a pacer that is attached to {self._attachment}, which does this by "
-                "itself: remove the call, or the attach."
+            raise CallOrderError(
+                f"{call} was called on a pacer that is attached to {self._attachment}, whose hooks do this: "
+                "remove the call, or the attach."
             )
 
     def state_dict(self) -> State:
         """Everything that the next draw depends on, beside a tick of the host's, and the metrics."""
         return {
             "sampler": self.sampler.state_dict(),
-            "probe": self._measuring.probe.state_dict(),
+            "probe": self._probe_loop.probe.state_dict(),
             "metrics": {name: value.clone() for name, value in self.metrics.items()},
             "counter": self._counter.state_dict(),
         }
@@ -208,8 +211,8 @@ class Pacer:
     def load_state_dict(self, state: State) -> None:
         """Continue where `state_dict` was taken."""
         self.sampler.load_state_dict(state["sampler"])
-        self._measuring.probe.load_state_dict(state["probe"])
+        self._probe_loop.probe.load_state_dict(state["probe"])
         self.metrics = {name: value.clone() for name, value in state.get("metrics", {}).items()}
         if "counter" in state:
             self._counter.load_state_dict(state["counter"])
-        self._forget()
+        self._new_window()

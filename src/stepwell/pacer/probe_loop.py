@@ -1,4 +1,4 @@
-"""The host's `loss_at`, called as the host would call it, and looked at when it answers."""
+"""Runs the sampler's probe around updates, with losses computed as the host's own loop computes them."""
 
 from __future__ import annotations
 
@@ -20,30 +20,124 @@ from stepwell.core.ranks import WorkerGroup
 from stepwell.core.sampler import TimestepSampler
 from stepwell.core.tensors import PerExample
 from stepwell.core.tick import Tick
-from stepwell.pacer.attach import Together, inner
-from stepwell.pacer.input_check import LoopCheck, NoiseCheck
-from stepwell.pacer.window import OutOfTurn
+from stepwell.pacer.attach import JoinedOptimizers, unwrap_optimizer
+from stepwell.pacer.input_check import LoopCheck, ProbeCheck
+from stepwell.pacer.window import CallOrderError
 from stepwell.probes import Probe, probe_for
 from stepwell.probes.context import LossAt, ProbeContext, ProbeSetup
 from stepwell.weightings import Weighting
 
-_EXAMPLE = "as in (output - target).square().flatten(1).mean(1)"
+
+class ProbeLoop:
+    """Takes every micro-batch and runs the probe when it is due; a no-op without a probe.
+
+    Whatever cannot work is refused when it is made, not at the first measurement.
+    """
+
+    def __init__(
+        self,
+        sampler: TimestepSampler,
+        process: NoiseProcess,
+        weighting: Weighting,
+        loss_at: LossAt | None,
+        optimizer: Any,
+        network: nn.Module | None,
+    ) -> None:
+        network = getattr(loss_at, "network", None) if network is None else network
+        self.sampler, self._optimizer = sampler, optimizer
+        self.probe: Probe = probe_for(sampler.probe)
+        self._loop_check = None if network is None else LoopCheck(process, network)
+        self._loss: ProbeLoss | None = None
+        self._setup: ProbeSetup | None = None
+        self._context: ProbeContext | None = None
+        self._due: ProbeSpec | None = None
+        if sampler.probe is None:
+            return
+        if loss_at is None:
+            raise InvalidParameter(
+                f"{sampler!r} measures losses itself: give the Pacer loss_at=, a function (x0, noise, u, "
+                "condition) -> losses [B] without weighting, such as stepwell.loss_at.diffusers(network, "
+                "noise_scheduler)."
+            )
+        self._loss = ProbeLoss(loss_at, network, process)
+        self._setup = ProbeSetup(process, weighting, self._loss, optimizer, network, build.weighting)
+        # Refuses a target that this process does not have.
+        self._setup.weight(sampler.probe.target)
+
+    def use_optimizers(self, attached: Sequence[Any]) -> None:
+        """Measure the parameters of the attached optimizers; of none, those of the Pacer's `optimizer=`."""
+        if self._setup is None:
+            return
+        own = self._optimizer
+        if attached and own is not None and not any(unwrap_optimizer(own) is one for one in attached):
+            raise InvalidParameter(
+                f"the Pacer was made with another optimizer, a {type(own).__name__}: leave optimizer= out "
+                "and attach the one that steps."
+            )
+        optimizer = JoinedOptimizers(attached) if len(attached) > 1 else attached[0] if attached else own
+        self._setup = replace(self._setup, optimizer=optimizer)
+
+    def add_batch(self, x0: Tensor, tick: Tick, condition: Any, group: WorkerGroup) -> None:
+        """A micro-batch x0 [B, ...] is about to be drawn for."""
+        if self._setup is None:
+            return
+        if self._setup.optimizer is None:
+            raise CallOrderError(
+                f"{self.sampler!r} measures around updates: call pacer.attach(optimizer) before the first "
+                "draw, or give the Pacer optimizer= and call before_update and after_update."
+            )
+        if x0.is_inference():
+            raise Unsupported(
+                "x0 was made in inference_mode, so no gradient can pass: make it under torch.no_grad instead."
+            )
+        self.remember_autocast(x0)
+        self.probe.add_batch(x0, condition, self.sampler.probe, group.world)
+        self._context = ProbeContext(tick, x0, condition, group, self._setup)
+
+    def expect_input(self, x0: Tensor, u: PerExample) -> None:
+        """The host's next forward pass should have the noise of u [B]."""
+        if self._loop_check is not None:
+            self._loop_check.expect(x0, u)
+
+    def remember_autocast(self, tensor: Tensor) -> None:
+        """Called where the host's autocast may be on: optimizers are often stepped outside of it."""
+        if self._loss is not None:
+            self._loss.remember_autocast(tensor.device)
+
+    def before(self, tick: Tick) -> None:
+        """The optimizer is about to step."""
+        if self._loop_check is not None:
+            self._loop_check.cancel()
+        spec = self.sampler.probe
+        self._due = spec if spec is not None and spec.due(tick.step) else None
+        if self._due is not None and self._context is not None:
+            self.probe.before(self._context, self._due)
+
+    def after(self) -> Signal | None:
+        """The optimizer has stepped; returns what was measured if the probe was due."""
+        if self._due is None or self._context is None:
+            return None
+        return self.probe.after(self._context, self._due)
+
+    def release_batch(self) -> None:
+        """Free the micro-batch."""
+        self._context = None
 
 
-class WatchedLoss:
-    """Losses for probes: under the autocast of the host's forward pass, with nothing of it changed."""
+class ProbeLoss:
+    """The host's `loss_at` as probes call it: under the host's autocast, without side effects, checked."""
 
     def __init__(self, loss_at: LossAt, network: nn.Module | None, process: NoiseProcess) -> None:
+        _require_same_process(process, loss_at)
         self._loss_at = loss_at
         self._network = network
-        self._check = None if network is None else NoiseCheck(process, network)
+        self._check = None if network is None else ProbeCheck(process, network)
         self._autocast: torch.dtype | None = None
 
-    def notice(self, device: torch.device) -> None:
-        """Keep the autocast that is on: the optimizer is often stepped outside of it."""
-        kind = device.type
-        if torch.is_autocast_enabled(kind):
-            self._autocast = torch.get_autocast_dtype(kind)
+    def remember_autocast(self, device: torch.device) -> None:
+        """Keep the autocast that is on now, if any."""
+        if torch.is_autocast_enabled(device.type):
+            self._autocast = torch.get_autocast_dtype(device.type)
 
     def __call__(self, x0: Tensor, noise: Tensor, u: PerExample, condition: Any) -> PerExample:
         """The plain losses [B] of examples x0 [B, ...] at times u [B]."""
@@ -51,15 +145,15 @@ class WatchedLoss:
             raise Unsupported(
                 "inference_mode is on, where no gradient can be taken: step the optimizer outside of it."
             )
-        self.notice(x0.device)
-        watching = nullcontext() if self._check is None else self._check.watching(x0, noise, u)
-        with self._casting(x0.device), statistics_kept(self._network), watching:
+        self.remember_autocast(x0.device)
+        check = nullcontext() if self._check is None else self._check.during(x0, noise, u)
+        with self._host_autocast(x0.device), batch_statistics_kept(self._network), check:
             losses = self._loss_at(x0, noise, u, condition)
         if not isinstance(losses, Tensor) or losses.shape != u.shape:
-            found = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+            shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
             raise InvalidParameter(
-                f"loss_at must return one loss per example, {tuple(u.shape)}, not {found}: take the mean "
-                f"over each example only, {_EXAMPLE}."
+                f"loss_at must return one loss per example, {tuple(u.shape)}, not {shape}: take the mean "
+                "over each example only, as in (output - target).square().flatten(1).mean(1)."
             )
         if torch.is_grad_enabled() and not losses.requires_grad:
             raise Unsupported(
@@ -68,7 +162,7 @@ class WatchedLoss:
             )
         return losses
 
-    def _casting(self, device: torch.device) -> AbstractContextManager[Any]:
+    def _host_autocast(self, device: torch.device) -> AbstractContextManager[Any]:
         if self._autocast is None:
             return nullcontext()
         # Without its cache: inside the host's own autocast that has the weights from before the update.
@@ -76,12 +170,12 @@ class WatchedLoss:
 
 
 @contextmanager
-def statistics_kept(network: nn.Module | None) -> Iterator[None]:
-    """Batch normalisation counts what training shows it, and nothing that a probe does."""
+def batch_statistics_kept(network: nn.Module | None) -> Iterator[None]:
+    """Batch normalisation's running statistics count what training shows it, not what a probe does."""
     norms = [] if network is None else [m for m in network.modules() if isinstance(m, _NormBase)]
     kept = [(norm, dict(norm._buffers)) for norm in norms if norm.training]
     for norm, buffers in kept:
-        # Copies take the part of the buffers: writing the old values back would spoil a backward pass.
+        # The probe writes to copies: writing old values back would break a pending backward pass.
         norm._buffers.update({name: None if b is None else b.clone() for name, b in buffers.items()})
     try:
         yield
@@ -90,109 +184,11 @@ def statistics_kept(network: nn.Module | None) -> Iterator[None]:
             norm._buffers.update(buffers)
 
 
-def require_agreement(process: NoiseProcess, loss_at: Any) -> None:
-    """A ready-made `loss_at` knows its process: another one would measure at other noise."""
+def _require_same_process(process: NoiseProcess, loss_at: Any) -> None:
+    """A ready-made `loss_at` has a process: with another one it would measure at other noise."""
     other = getattr(loss_at, "process", None)
     if isinstance(other, NoiseProcess) and other is not process and not agree(process, other):
         raise InvalidParameter(
             f"loss_at was made for {other!r}, the Pacer for {process!r}: give both the same scheduler (its "
             "number of timesteps, its prediction), or the Pacer loss_at.process."
         )
-
-
-class Measuring:
-    """Runs the probe of a sampler around updates; of one that asks for nothing, nothing."""
-
-    def __init__(self, sampler: TimestepSampler) -> None:
-        self.sampler = sampler
-        self.probe: Probe = probe_for(sampler.probe)
-        self._setup: ProbeSetup | None = None
-        self._loss: WatchedLoss | None = None
-        self._given: Any = None
-        self._spec: ProbeSpec | None = None
-        self._context: ProbeContext | None = None
-        self._loop: LoopCheck | None = None
-
-    def watch(
-        self,
-        process: NoiseProcess,
-        weighting: Weighting,
-        loss_at: LossAt | None,
-        optimizer: Any,
-        network: nn.Module | None,
-    ) -> None:
-        """Take what stays the same over a run; whatever cannot work is refused now."""
-        known = network if network is not None else getattr(loss_at, "network", None)
-        self._loop = None if known is None else LoopCheck(process, known)
-        if self.sampler.probe is None:
-            return
-        if loss_at is None:
-            raise InvalidParameter(
-                f"{self.sampler!r} measures losses itself: give the Pacer loss_at=, a function (x0, noise, "
-                "u, condition) -> losses [B] without weighting, such as stepwell.loss_at.diffusers(network, "
-                "noise_scheduler)."
-            )
-        require_agreement(process, loss_at)
-        self._loss, self._given = WatchedLoss(loss_at, known, process), optimizer
-        self._setup = ProbeSetup(process, weighting, self._loss, optimizer, known, build.weighting)
-        # A target that this process does not have is refused now, not at the first measurement.
-        self._setup.weight(self.sampler.probe.target)
-
-    def watch_optimizers(self, found: Sequence[Any]) -> None:
-        """Measure what these optimizers move; none: what the one given at first does."""
-        if self._setup is None:
-            return
-        given = self._given
-        if found and given is not None and not any(inner(given) is one for one in found):
-            raise InvalidParameter(
-                f"the Pacer was made with another optimizer, a {type(given).__name__}: leave optimizer= out "
-                "and attach the one that steps."
-            )
-        optimizer = Together(found) if len(found) > 1 else found[0] if found else given
-        self._setup = replace(self._setup, optimizer=optimizer)
-
-    def see(self, x0: Tensor, tick: Tick, condition: Any, group: WorkerGroup) -> None:
-        """A micro-batch was drawn."""
-        if self._setup is None:
-            return
-        if self._setup.optimizer is None:
-            raise OutOfTurn(
-                f"{self.sampler!r} measures around updates: call pacer.attach(optimizer) before the first "
-                "draw, or give the Pacer optimizer= and call before_update and after_update."
-            )
-        if x0.is_inference():
-            raise Unsupported(
-                "x0 was made in inference_mode, so no gradient can pass: make it under torch.no_grad instead."
-            )
-        self.notice(x0)
-        self.probe.add_batch(x0, condition, self.sampler.probe, group.world)
-        self._context = ProbeContext(tick, x0, condition, group, self._setup)
-
-    def drew(self, x0: Tensor, u: PerExample) -> None:
-        """These are the times of the micro-batch: what the network is shown next should fit them."""
-        if self._loop is not None:
-            self._loop.drew(x0, u)
-
-    def notice(self, tensor: Tensor) -> None:
-        """The host is at a place of its loop where its autocast may be on."""
-        if self._loss is not None:
-            self._loss.notice(tensor.device)
-
-    def before(self, tick: Tick) -> None:
-        """The optimizer is about to step."""
-        if self._loop is not None:
-            self._loop.forget()
-        spec = self.sampler.probe
-        self._spec = spec if spec is not None and spec.due(tick.step) else None
-        if self._spec is not None and self._context is not None:
-            self.probe.before(self._context, self._spec)
-
-    def after(self) -> Signal | None:
-        """The optimizer has stepped: what was measured, if it was due."""
-        if self._spec is None or self._context is None:
-            return None
-        return self.probe.after(self._context, self._spec)
-
-    def forget(self) -> None:
-        """Let go of the micro-batch."""
-        self._context = None

@@ -1,4 +1,4 @@
-"""The error of calls in an order that has no meaning."""
+"""The micro-batches since the last update: what was drawn, their losses, and the place in the run."""
 
 from __future__ import annotations
 
@@ -16,18 +16,21 @@ from stepwell.core.tensors import PerExample
 from stepwell.core.tick import Tick
 from stepwell.weightings import Weighting
 
+MAX_MICRO_BATCHES = 1024
+"""Micro-batches without an update: the limit before a missing attach is reported."""
 
-class OutOfTurn(StepwellError, RuntimeError):
-    """A call that the pacer cannot place: it says what has to come first."""
+_ADD_OBSERVE = (
+    "Add pacer.observe(losses), one plain loss per example, after the forward pass of each micro-batch."
+)
 
 
-PATIENCE = 1024
-"""Micro-batches without an update after which nobody believes in gradient accumulation any more."""
+class CallOrderError(StepwellError, RuntimeError):
+    """A call of the pacer in the wrong order; the message says what has to come first."""
 
 
 @dataclass
 class Counter:
-    """The place in a run: real updates so far, and micro-batches since the last one."""
+    """The place in a run: updates so far, and micro-batches since the last one."""
 
     seed: int = 0
     step: int = 0
@@ -35,19 +38,19 @@ class Counter:
 
     def tick(self, group: WorkerGroup) -> Tick:
         """The tick of the next micro-batch."""
-        if self.micro >= PATIENCE:
-            raise OutOfTurn(
-                f"{PATIENCE} micro-batches were drawn and no update followed: attach the pacer to the "
-                "optimizer that steps, pacer.attach(optimizer), or call before_update and after_update "
+        if self.micro >= MAX_MICRO_BATCHES:
+            raise CallOrderError(
+                f"{MAX_MICRO_BATCHES} micro-batches were drawn and no update followed: attach the pacer to "
+                "the optimizer that steps, pacer.attach(optimizer), or call before_update and after_update "
                 "around each update (fused backward, DeepSpeed)."
             )
         return Tick(self.seed, self.step, self.micro, group.rank, group.world)
 
-    def drew(self, tick: Tick) -> None:
-        """Follow a tick, its own or the host's."""
+    def next_micro_batch(self, tick: Tick) -> None:
+        """A micro-batch was drawn at this tick, the counter's own or the host's."""
         self.step, self.micro = tick.step, tick.micro + 1
 
-    def updated(self) -> None:
+    def next_update(self) -> None:
         """The optimizer moved the parameters."""
         self.step, self.micro = self.step + 1, 0
 
@@ -58,66 +61,62 @@ class Counter:
         self.seed, self.step, self.micro = (int(state[name]) for name in ("seed", "step", "micro"))
 
 
-_ADD = "Add pacer.observe(losses), one plain loss per example, after the forward pass of each micro-batch."
-
-
 @dataclass
 class Window:
-    """The micro-batches of one update; those of skipped updates belong to the next real one."""
+    """Draws and losses of one update; those of a skipped update belong to the next one."""
 
     sampler: TimestepSampler
     tick: Tick | None = None
-    """Of the micro-batch drawn last."""
-    _drawn: list[Draw] = field(default_factory=list)
-    _heard: list[PerExample] = field(default_factory=list)
+    """Of the micro-batch drawn last; None before the first."""
+    _draws: list[Draw] = field(default_factory=list)
+    _losses: list[PerExample] = field(default_factory=list)
 
     @property
     def needs_losses(self) -> bool:
         """Whether the sampler learns from the losses of every micro-batch."""
         return self.sampler.learns and self.sampler.learns_from_losses
 
-    def require_room(self) -> None:
-        """Whether another draw may come."""
-        if len(self._drawn) > len(self._heard) and self.needs_losses:
-            raise OutOfTurn(
-                f"draw was called twice, but {self.sampler!r} learns from losses: observe the losses of the "
-                f"last draw first. {_ADD}"
+    def require_losses(self, call: str) -> None:
+        """Refuse a call while a sampler that learns from losses lacks those of the last draw."""
+        if self.needs_losses and len(self._losses) < len(self._draws):
+            raise CallOrderError(
+                f"{call} came before the losses of the last draw, which {self.sampler!r} learns from. "
+                f"{_ADD_OBSERVE}"
             )
 
-    def add(self, drawn: Draw, tick: Tick) -> None:
+    def require_draw(self, call: str) -> None:
+        """Refuse a call that has no draw to belong to."""
+        if self.tick is None:
+            raise CallOrderError(f"{call} was called before any draw of this update: call draw first.")
+
+    def add_draw(self, draw: Draw, tick: Tick) -> None:
         """One more micro-batch."""
-        self._drawn.append(drawn)
+        self._draws.append(draw)
         self.tick = tick
 
-    def hear(self, plain: PerExample) -> None:
-        """The losses of the micro-batch drawn last."""
-        if len(self._heard) >= len(self._drawn):
-            raise OutOfTurn("observe has nothing to belong to: call draw before it, once per micro-batch.")
-        wanted = self._drawn[-1].u.shape
-        if plain.shape != wanted:
+    def add_losses(self, plain: PerExample) -> None:
+        """The plain losses [B] of the micro-batch drawn last."""
+        if len(self._losses) >= len(self._draws):
+            raise CallOrderError("observe was called without a draw: call draw first, once per micro-batch.")
+        expected = self._draws[-1].u.shape
+        if plain.shape != expected:
             raise InvalidParameter(
-                f"the losses must be one per example, {tuple(wanted)}, not {tuple(plain.shape)}: take the "
+                f"the losses must be one per example, {tuple(expected)}, not {tuple(plain.shape)}: take the "
                 "mean over each example only, as in (output - target).square().flatten(1).mean(1)."
             )
-        self._heard.append(plain.detach())
-
-    def turn(self, call: str) -> Tick:
-        """The tick of a call that needs one."""
-        if self.tick is None:
-            raise OutOfTurn(f"{call} was called before any draw of this update.")
-        return self.tick
+        self._losses.append(plain.detach())
 
     def feedback(self, process: NoiseProcess, weighting: Weighting, signal: Signal | None) -> Feedback:
-        """Everything that this rank can tell of the update."""
-        if self.needs_losses and len(self._heard) < len(self._drawn):
-            raise OutOfTurn(f"{self.sampler!r} learns from losses: observe them before after_update. {_ADD}")
-        u = torch.cat([drawn.u for drawn in self._drawn])
-        heard = len(self._heard) == len(self._drawn)
-        plain = torch.cat(self._heard).to(u.dtype) if heard else torch.full_like(u, torch.nan)
-        tick, weighted = self.turn("after_update"), plain * weighting(process, u)
-        return Feedback(tick, u, plain, weighted, self._drawn[-1].action, signal)
+        """What this rank reports of the update; losses are NaN if the host observed none."""
+        self.require_losses("after_update")
+        assert self.tick is not None
+        u = torch.cat([draw.u for draw in self._draws])
+        complete = len(self._losses) == len(self._draws)
+        plain = torch.cat(self._losses).to(u.dtype) if complete else torch.full_like(u, torch.nan)
+        weighted = plain * weighting(process, u)
+        return Feedback(self.tick, u, plain, weighted, self._draws[-1].action, signal)
 
     def effective_share(self) -> Tensor:
-        """How many of the draws their corrections leave (Kish's effective sample size), as a share."""
-        correction = torch.cat([drawn.correction for drawn in self._drawn])
+        """Kish's effective sample size under the corrections, as a share of the draws."""
+        correction = torch.cat([draw.correction for draw in self._draws])
         return correction.mean().square() / correction.square().mean()

@@ -86,6 +86,20 @@ def seed_dropout(tick: Tick, device: torch.device) -> None:
         torch.manual_seed(tick.key("dropout"))
 
 
+def optimizer_step(t: Training) -> bool:
+    """Step, and return whether fp16's gradient scaler skipped it, which lowers its scale.
+
+    accelerate's `step_was_skipped` is False for fused optimizers: a scaler calls them in any case.
+    """
+    scaler = t.accelerator.scaler
+    if scaler is None:
+        t.optimizer.step()
+        return False
+    before = scaler.get_scale()
+    t.optimizer.step()
+    return bool(scaler.get_scale() < before)
+
+
 def train_step(t: Training, step: int) -> Report:
     """Draw timesteps, denoise, update, learn."""
     rank, world = t.accelerator.process_index, t.accelerator.num_processes
@@ -108,9 +122,9 @@ def train_step(t: Training, step: int) -> Report:
     norm = t.accelerator.clip_grad_norm_(t.denoiser.parameters(), t.clip or torch.inf)
     t.pacer.before_update()
     t.warm_up.apply(t.optimizer, step)
-    t.optimizer.step()
+    skipped = optimizer_step(t)
     t.optimizer.zero_grad()
     t.ema.step(step)
-    heard = t.pacer.after_update()
+    heard = t.pacer.after_update(skipped)
     u, plain = torch.cat(times), torch.cat(plains)
     return Report(total, plain.mean(), norm, u, plain, heard)
