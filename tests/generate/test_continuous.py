@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cases import case
 from gaussian_network import unit_noise
 from oracles import optimal_output
 from torch import Tensor, nn
@@ -50,6 +51,14 @@ PROCESSES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 FOUR = ("flow", "edm", "vp", "ve")
 every_process = pytest.mark.parametrize("name", PROCESSES)
+each_solver_once = pytest.mark.parametrize(
+    ("solver", "name"),
+    [
+        case(solver, name, quick=place == number % 4, id=f"{solver}-{name}")
+        for number, solver in enumerate(NoiseProcess.solvers)
+        for place, name in enumerate(FOUR)
+    ],
+)
 
 
 class GaussianNetwork(nn.Module):
@@ -117,15 +126,14 @@ def order(name: str, solver: str, steps: tuple[int, ...]) -> float:
     return -float(np.polyfit(np.log(steps), np.log(errors), 1)[0])
 
 
-@every_process
+@pytest.mark.parametrize("name", [case(name, quick=name in FOUR) for name in PROCESSES])
 @pytest.mark.parametrize(("solver", "least", "most"), [("euler", 0.95, 1.05), ("heun", 1.9, 2.15)])
 def test_orders_of_convergence(name: str, solver: str, least: float, most: float) -> None:
     """Measured: Euler 0.98 to 0.99, Heun 1.99 to 2.08."""
     assert least < order(name, solver, (32, 64, 128)) < most
 
 
-@pytest.mark.parametrize("name", FOUR)
-@pytest.mark.parametrize("solver", NoiseProcess.solvers)
+@each_solver_once
 def test_mean_and_variance_are_those_of_the_data(name: str, solver: str) -> None:
     """4,096 values: standard errors are 0.022 of the variance and 0.016 deviations; 5 fail 6e-7 of seeds.
 
@@ -216,8 +224,7 @@ def test_clipping_reaches_every_solver(name: str, solver: str) -> None:
     assert (made(network, solver, 20) - 3).abs().max() < 0.2
 
 
-@pytest.mark.parametrize("name", FOUR)
-@pytest.mark.parametrize("solver", NoiseProcess.solvers)
+@each_solver_once
 def test_network_evaluations_are_counted_honestly_and_guidance_guides(name: str, solver: str) -> None:
     network = GaussianNetwork(process_of(name), [0.0, 0.1, 0.2])
     made(network, solver, 10)
@@ -230,8 +237,7 @@ def test_network_evaluations_are_counted_honestly_and_guidance_guides(name: str,
     torch.testing.assert_close(guided, guidance_less, rtol=1e-6, atol=1e-8)
 
 
-@pytest.mark.parametrize("name", FOUR)
-@pytest.mark.parametrize("solver", NoiseProcess.solvers)
+@each_solver_once
 def test_images_do_not_depend_on_the_batch_size(name: str, solver: str) -> None:
     torch.manual_seed(0)
     network = build_model("micro", channels=1, image_size=8, classes=3, label_dropout=0.1).eval()
@@ -272,7 +278,9 @@ def test_solvers_of_continuous_time_are_refused_by_discrete_processes() -> None:
         Request(1, SHAPE, "huen")
 
 
-@pytest.mark.parametrize("process", ["flow:shift=3", "edm", "vp", "ve"])
+@pytest.mark.parametrize(
+    "process", [case(name, quick=name == "edm") for name in ("flow:shift=3", "edm", "vp", "ve")]
+)
 def test_from_training_to_images(process: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Trains, makes samples at the end, and images with guidance by a command; ddim means heun."""
     run, out = tmp_path / "run", tmp_path / "images.npz"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from cases import case
 
 from stepwell.core.errors import InvalidParameter, UnknownName
 from stepwell.models.denoiser import Condition
@@ -11,9 +12,11 @@ from stepwell.models.registry import MODELS, build_model
 
 SIZE = {"adm-imagenet256": 32}
 """Images that fit: five halvings need 32 pixels, all others fit 16."""
+SMALLEST = ("small", "ddpm-cifar10", "adm-small", "uvit-tiny", "uvit-s", "dit-s-2")
+"""Of every family: `make test-all` builds the large ones."""
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [case(name, quick=name in SMALLEST) for name in MODELS])
 def test_labels_extra_channels_and_learned_variance(name: str) -> None:
     size = SIZE.get(name, 16)
     with torch.device("meta"), torch.no_grad():
@@ -41,7 +44,7 @@ def test_small_latents_fit_or_the_error_says_which_sizes_would(name: str) -> Non
             build_model(name, channels=32, image_size=8)
 
 
-@pytest.mark.parametrize("name", ["small", "ddpm-cifar10", "adm-small", "uvit-tiny", "uvit-s", "dit-s-2"])
+@pytest.mark.parametrize("name", SMALLEST)
 def test_no_labels_and_times_between_the_steps(name: str) -> None:
     with torch.device("meta"), torch.no_grad():
         network = build_model(name, channels=32, image_size=8)
