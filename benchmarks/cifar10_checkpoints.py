@@ -19,7 +19,7 @@ from stepwell.core.ranks import Alone
 from stepwell.evaluate.compare_sets import Reading, compare, side
 from stepwell.evaluate.extractors import extractor
 from stepwell.generate.to_disk import ImageJob, write_images
-from stepwell.recipes.build import trained
+from stepwell.recipes.experiment import trained
 from stepwell.train.checkpoint import steps as steps_kept
 
 SOLVER, STEPS = "unipc", 15

@@ -30,8 +30,9 @@ def measure(words: list[str], steps: int, results: multiprocessing.Queue[tuple[f
     import torch
     from accelerate import Accelerator
 
-    from stepwell.recipes.build import experiment, training_of
+    from stepwell.recipes.experiment import experiment
     from stepwell.recipes.load import load
+    from stepwell.recipes.training import training_of
     from stepwell.train.step import train_step
 
     torch.set_num_threads(2)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from accelerate import Accelerator
 
 from stepwell.analyze.step_cost import Stepped, stepped
-from stepwell.recipes.build import experiment, training_of
+from stepwell.recipes.experiment import experiment
 from stepwell.recipes.load import load
+from stepwell.recipes.training import training_of
 
 
 def trained(settings: dict[str, str]) -> Stepped:

@@ -88,9 +88,9 @@ def run(trial: Trial) -> str:
     """Train, score, keep."""
     import torch
 
-    from stepwell.recipes.build import trained
+    from stepwell.recipes.experiment import trained
     from stepwell.recipes.load import load
-    from stepwell.recipes.run import run_recipe
+    from stepwell.recipes.run import run_plan
     from stepwell.recipes.score import Effort, score
     from stepwell.runs.directory import environment
 
@@ -99,7 +99,7 @@ def run(trial: Trial) -> str:
     with tempfile.TemporaryDirectory() as folder:
         words = [f"method={trial.method}", f"lr={trial.rate}", f"seed={trial.seed}", f"steps={steps}", *more]
         words += [f"evaluate_every={steps // 20}"]
-        run_recipe(load("fashion16", [*COMMON, *words, f"out={folder}/run"]), say=lambda text: None)
+        run_plan(load("fashion16", [*COMMON, *words, f"out={folder}/run"]), say=lambda text: None)
         lines = [json.loads(line) for line in (Path(folder) / "run/metrics.jsonl").read_text().splitlines()]
         kept = ("step", "images", "seconds", "density", SIMPLE, MIN_SNR, BOUND)
         evaluations = [{key: line[key] for key in kept} for line in lines if line["kind"] == "evaluation"]

@@ -25,11 +25,11 @@ def costs(study: Study) -> Iterator[tuple[str, str, Cost]]:
     for workload, table in study.workloads.items():
         known: Cost | None = None
         for method in study.methods:
-            recipe = load(str(table["recipe"]), ["data=later", f"method={method}"])
+            plan = load(str(table["recipe"]), [f"method={method}"], data_needed=False)
             if known is None:
-                known = cost_of(replace(recipe, method="uniform"))
-            probe = probe_work(recipe, known.network, processes=1)
-            yield workload, method, replace(known, recipe=recipe, probe=probe)
+                known = cost_of(plan)
+            probe = probe_work(plan, known.network, processes=1)
+            yield workload, method, replace(known, plan=plan, probe=probe)
 
 
 def hours(gpu: Gpu, cost: Cost, workload: str) -> tuple[float, float]:

@@ -21,8 +21,9 @@ from stepwell.models.denoiser import Condition
 from stepwell.pacer import Pacer
 from stepwell.probes.context import ProbeContext, ProbeSetup
 from stepwell.probes.gradients import Sketch, gradients_of
-from stepwell.recipes.build import experiment, training_of
+from stepwell.recipes.experiment import experiment
 from stepwell.recipes.load import load
+from stepwell.recipes.training import training_of
 from stepwell.train.step import train_step
 
 CHECKPOINTS = (100, 150, 220, 300)

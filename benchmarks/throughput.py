@@ -22,8 +22,9 @@ from scipy import stats
 from stepwell.data.load import load as load_data
 from stepwell.data.source import to_unit
 from stepwell.models.registry import build_model
-from stepwell.recipes.build import experiment, plan_of, training_of
+from stepwell.recipes.experiment import experiment
 from stepwell.recipes.load import load
+from stepwell.recipes.training import loop_settings, training_of
 from stepwell.runs.directory import Run
 from stepwell.train.clock import Clock
 from stepwell.train.duties import Duties, Hooks, Position
@@ -75,15 +76,13 @@ class Ours:
             f"record_every={RECORD_EVERY}",
             "evaluate_every=0",
         ]
-        recipe = load("fashion16", words)
-        made = experiment(recipe)
+        made = experiment(load("fashion16", words))
         self.training = training_of(made, Accelerator(cpu=True))
         self.run = Run(out)
         self.run.open({}, frozenset())
-        plan = plan_of(made, 1, inexact=False)
         hooks = Hooks(lambda n: {}, lambda s, v: None, lambda v, s: None, lambda t: None)
         self.at = Position(0, Clock())
-        self.duties = Duties(self.training, self.run, plan, hooks, self.at)
+        self.duties = Duties(self.training, self.run, loop_settings(made, 1), hooks, self.at)
 
     def step(self) -> None:
         report = train_step(self.training, self.at.step)

@@ -9,7 +9,7 @@ from markdown_tables import Section, sections
 
 from stepwell.catalogue.entry import Entry
 from stepwell.core.errors import UnknownName
-from stepwell.recipes.method import resolve
+from stepwell.recipes.method import parse_method
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "RESULTS.md"
 STUDY = ("method", "against", "judged by", "images to target", "end", "distance", "seeds")
@@ -45,10 +45,10 @@ def _is_about(entry: Entry, cell: str) -> bool:
     """Samplers have the rows that draw by them, weightings those that weight even draws."""
     written = cell.split(" against ")[0].split(", ")[0]
     try:
-        method = resolve(written)
+        method = parse_method(written)
     except UnknownName:
         return False
-    drawn, weighted = method.sampler[0], method.weighting[0]
+    drawn, weighted = method.sampler.name, method.weighting.name
     if entry.kind == "sampler":
         return drawn == entry.name and not (drawn in ("uniform", "reference") and weighted != "none")
     return weighted == entry.name and drawn in ("uniform", "reference")

@@ -9,8 +9,9 @@ from accelerate import Accelerator
 from stepwell.analyze.approximation import Measured, decreases, require_target
 from stepwell.catalogue import build
 from stepwell.core.errors import InvalidParameter, NonFiniteLoss, Unsupported
-from stepwell.recipes.build import Experiment, experiment, network_of, training_of
+from stepwell.recipes.experiment import Experiment, experiment, network_of
 from stepwell.recipes.load import load
+from stepwell.recipes.training import training_of
 from stepwell.train.step import Training, train_step
 
 TIMES = 6
@@ -23,7 +24,7 @@ def made() -> Experiment:
 
 def fresh(made: Experiment) -> Training:
     """The same start every time: the network is built anew from the seed."""
-    again = Experiment(made.recipe, made.data, made.objective, network_of(made.recipe, made.data))
+    again = Experiment(made.plan, made.data, network_of(made.plan, made.data))
     return training_of(again, Accelerator(cpu=True))
 
 

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from stepwell.catalogue.spec import Spec
 from stepwell.cli import chart
 from stepwell.cli.main import main
+
+SPECS = Spec("sampler", "laplace"), Spec("weighting", "none"), Spec("process", "linear")
 
 
 def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -82,7 +85,7 @@ def test_a_picture_is_saved(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
 def test_terminals_without_block_characters_get_plain_ones(tmp_path: Path) -> None:
     from stepwell.cli.profile import profile
 
-    text = chart.text(profile(("laplace", {}), ("none", {}), ("linear", {})), fancy=False)
+    text = chart.text(profile(*SPECS), fancy=False)
     text.encode("ascii")
     with (tmp_path / "ascii").open("w", encoding="ascii") as stream:
         assert not chart.can_draw_blocks(stream)

@@ -12,8 +12,8 @@ from compare.made_runs import write_run
 from stepwell.compare.study import load_study
 from stepwell.compare.trials import chosen_rates, final_trials, require_sound, tuning_trials
 from stepwell.core.errors import StepwellError
-from stepwell.recipes.load import BadRecipe
 from stepwell.recipes.method import study_files
+from stepwell.recipes.schema import BadRecipe
 from stepwell.runs.directory import RECIPE
 
 

@@ -13,7 +13,7 @@ from stepwell.cli.main import main
 from stepwell.compare.results import read_all
 from stepwell.compare.study import load_study
 from stepwell.compare.trials import base_trials, chosen_rates, final_trials, require_sound, tuning_trials
-from stepwell.recipes.load import BadRecipe
+from stepwell.recipes.schema import BadRecipe
 
 STUDY = """
 methods = ["uniform"]

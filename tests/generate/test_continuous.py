@@ -31,8 +31,9 @@ from stepwell.models.denoiser import Condition
 from stepwell.models.registry import build_model
 from stepwell.processes.discrete import DiscreteProcess
 from stepwell.processes.flow import FlowProcess
-from stepwell.recipes.build import trained
-from stepwell.recipes.load import BadRecipe, load
+from stepwell.recipes.experiment import trained
+from stepwell.recipes.load import load
+from stepwell.recipes.schema import BadRecipe
 from stepwell.recipes.score import Effort, score
 
 STD = 0.5
@@ -305,7 +306,7 @@ def test_a_recipe_whose_solver_does_not_serve_its_process() -> None:
         load("fashion16", ["process=vp", "solver=unipc"])
     with pytest.raises(BadRecipe, match="use ddim, ddpm"):
         load("fashion16", ["solver=euler"])
-    assert load("fashion16", ["process=vp", "solver=euler"]).solver == "euler"
+    assert load("fashion16", ["process=vp", "solver=euler"]).recipe.solver == "euler"
 
 
 def test_a_run_is_scored_by_its_images_but_has_no_bits(tmp_path: Path) -> None:

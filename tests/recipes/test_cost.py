@@ -20,16 +20,17 @@ from stepwell.recipes.meta_flops import (
     NetworkCount,
     Uncountable,
     count,
-    network_on_paper,
+    meta_network,
     shape_of,
 )
+from stepwell.recipes.plan import resolve
 from stepwell.recipes.schema import Recipe
 
 
 def counted(model: str, classes: int = 0) -> NetworkCount:
     recipe = Recipe(model=model, labels=bool(classes))
     shape = shape_of(recipe)
-    return count(network_on_paper(recipe, shape, classes), shape, classes)
+    return count(meta_network(recipe, shape, classes), shape, classes)
 
 
 def test_ddpm_on_cifar10_has_its_published_multiplications() -> None:
@@ -107,8 +108,8 @@ def _allocated(events: Any) -> Iterator[int]:
 @pytest.mark.parametrize("model", ["small", "uvit-tiny"])
 def test_memory_on_paper_is_that_of_a_real_run(model: str) -> None:
     size, batch = 16, 16
-    recipe = Recipe(model=model, size=size, channels=1, batch=batch)
-    cost = cost_of(recipe)
+    plan = resolve({"model": model, "size": size, "channels": 1, "batch": batch})
+    cost = cost_of(plan)
     network = build_model(model, channels=1, image_size=size)
     x, time = torch.randn(batch, 1, size, size), torch.zeros(batch, dtype=torch.int64)
     network(x, time).square().mean().backward()
@@ -148,10 +149,8 @@ def test_what_probes_add() -> None:
 
 def example(**changes: Any) -> Cost:
     """A cost with round numbers."""
-    recipe = Recipe(**{"steps": 1000, "batch": 10, "data": "PATH", "solver": "ddpm", **changes})
-    return Cost(
-        recipe, NetworkCount(1_000_000, 1_000_000, Flops(1e9, 1e9), Flops(3e9, 3e9), 2e6), (3, 32, 32)
-    )
+    plan = resolve({"steps": 1000, "batch": 10, "solver": "ddpm"}).with_settings(**changes)
+    return Cost(plan, NetworkCount(1_000_000, 1_000_000, Flops(1e9, 1e9), Flops(3e9, 3e9), 2e6), (3, 32, 32))
 
 
 def test_the_arithmetic_of_a_run() -> None:
@@ -203,7 +202,7 @@ def test_a_shape_comes_from_the_recipe_or_from_what_the_network_was_made_for() -
 
 def test_what_a_method_measures_is_added() -> None:
     plain, measuring = (
-        cost_of(Recipe(model="tiny", size=16, channels=1, batch=64, method=method))
+        cost_of(resolve({"model": "tiny", "size": 16, "channels": 1, "batch": 64, "method": method}))
         for method in ("uniform", "neyman")
     )
     assert plain.probe.total == 0

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from stepwell.catalogue.spec import Spec
 from stepwell.core.errors import UnknownName
-from stepwell.recipes.load import BadRecipe, load
-from stepwell.recipes.method import first_words, method_files, method_names, resolve, workload_files
-from stepwell.recipes.schema import MEANINGS, Recipe
+from stepwell.recipes.load import load
+from stepwell.recipes.method import first_words, method_files, method_names, parse_method, workload_files
+from stepwell.recipes.schema import SETTINGS, BadRecipe, Recipe
 
 
 def test_five_mistakes_are_reported_at_once() -> None:
@@ -38,7 +39,7 @@ def test_every_shipped_workload_is_sound(name: str) -> None:
 def test_the_folder_workload_asks_for_its_folder() -> None:
     with pytest.raises(BadRecipe, match="data=PATH is to be filled in"):
         load("images")
-    assert load("images", ["data=/some/folder"]).data == "/some/folder"
+    assert load("images", ["data=/some/folder"]).recipe.data == "/some/folder"
 
 
 @pytest.mark.parametrize("name", sorted(method_files()))
@@ -55,20 +56,20 @@ def test_every_sampler_and_weighting_is_a_method() -> None:
 
 
 def test_methods_combine_a_sampler_and_a_weighting() -> None:
-    method = resolve("logit-normal:mean=0.5,stratified=true+min-snr:gamma=3")
-    assert method.sampler == ("logit-normal", {"mean": 0.5, "stratified": True})
-    assert method.weighting == ("min-snr", {"gamma": 3})
-    assert resolve("p2").sampler == ("reference", {})
-    assert resolve("speed").weighting == ("speed", {}), "the method is sampler and weighting"
-    assert resolve("speed+none").weighting == ("none", {}), "the sampler alone"
+    method = parse_method("logit-normal:mean=0.5,stratified=true+min-snr:gamma=3")
+    assert method.sampler == Spec("sampler", "logit-normal", {"mean": 0.5, "stratified": True})
+    assert method.weighting == Spec("weighting", "min-snr", {"gamma": 3})
+    assert str(parse_method("p2").sampler) == "reference"
+    assert str(parse_method("speed").weighting) == "speed", "the method is sampler and weighting"
+    assert str(parse_method("speed+none").weighting) == "none", "the sampler alone"
     with pytest.raises(UnknownName, match="names two samplers"):
-        resolve("uniform+laplace")
+        parse_method("uniform+laplace")
     with pytest.raises(UnknownName, match="means two things"):
-        resolve("log-normal")
+        parse_method("log-normal")
 
 
 def test_values_are_read_in_the_type_of_their_setting() -> None:
-    recipe = load("fashion16", ["lr=1", "clip=none", "labels=true", "seconds=30", "data=123"])
+    recipe = load("fashion16", ["lr=1", "clip=none", "labels=true", "seconds=30", "data=123"]).recipe
     assert (recipe.lr, recipe.clip, recipe.labels, recipe.seconds, recipe.data) == (
         1.0,
         None,
@@ -83,7 +84,7 @@ def test_values_are_read_in_the_type_of_their_setting() -> None:
 def test_files_of_ones_own(tmp_path: Path) -> None:
     own = tmp_path / "own.toml"
     own.write_text('data = "fashion16"\nsteps = 7\n')
-    assert load(str(own)).steps == 7
+    assert load(str(own)).recipe.steps == 7
     own.write_text("steps = [")
     with pytest.raises(BadRecipe, match="not valid TOML"):
         load(str(own))
@@ -94,8 +95,8 @@ def test_files_of_ones_own(tmp_path: Path) -> None:
 
 
 def test_every_setting_has_a_sentence() -> None:
-    assert set(MEANINGS) == {f.name for f in fields(Recipe)}
-    assert all(len(meaning) > 5 for meaning in MEANINGS.values())
+    assert set(SETTINGS) == {f.name for f in fields(Recipe)}
+    assert all(len(setting.meaning) > 5 for setting in SETTINGS.values())
 
 
 @pytest.mark.parametrize(
@@ -118,4 +119,4 @@ def test_a_weighting_without_meaning_for_the_process_is_a_mistake() -> None:
 def test_guidance_that_could_not_work_is_refused_before_training(words: list[str]) -> None:
     with pytest.raises(BadRecipe, match="labels=true and label_dropout above 0"):
         load("fashion16", words)
-    assert load("fashion16", ["guidance=2", "labels=true"]).guidance == 2
+    assert load("fashion16", ["guidance=2", "labels=true"]).recipe.guidance == 2

@@ -14,9 +14,8 @@ from stepwell.compare.trials import final_trials, require_sound
 from stepwell.core.probe import DecreaseSpec
 from stepwell.core.tick import Tick
 from stepwell.recipes.load import load
-from stepwell.recipes.meta_flops import network_on_paper, shape_of
-from stepwell.recipes.method import first_words, resolve, study_files, workload_files
-from stepwell.recipes.schema import Recipe
+from stepwell.recipes.meta_flops import meta_network, shape_of
+from stepwell.recipes.method import first_words, study_files, workload_files
 
 CIFAR10: dict[str, Any] = {
     "model": "ddpm-cifar10",
@@ -75,7 +74,7 @@ TABLES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", TABLES)
 def test_hyper_parameters(name: str) -> None:
-    recipe = load(name, ["data=/some/folder"])
+    recipe = load(name, ["data=/some/folder"]).recipe
     assert {key: getattr(recipe, key) for key in TABLES[name]} == TABLES[name]
 
 
@@ -99,8 +98,8 @@ POLICIES = {
 
 @pytest.mark.parametrize(("workload", "method"), POLICIES)
 def test_sampler_settings(workload: str, method: str) -> None:
-    recipe = load(workload, ["data=/some/folder", f"method={method}"])
-    sampler = _sampler(recipe)
+    plan = load(workload, ["data=/some/folder", f"method={method}"])
+    sampler: Any = plan.sampler()
     rate, hidden = POLICIES[workload, method]
     assert sampler._policy._rule.learning_rate == pytest.approx(rate)
     assert sampler._policy._rule.clip == 1.0
@@ -109,18 +108,12 @@ def test_sampler_settings(workload: str, method: str) -> None:
     assert len(sampler.probe.subset) == 3, "|S|"
     assert sampler._credit._choice.queue == 20, "|Q|"
     assert sampler._credit._entropy == 1e-2
-    x0 = torch.zeros((2, *shape_of(recipe)))
+    x0 = torch.zeros((2, *shape_of(plan.recipe)))
     sampler.draw(x0, Tick(0, 0, 0, 0, 1))
     (trained,) = sampler._policy._trained.values()
     widths = [layer.weight.shape for layer in trained.network.linear]
     assert [int(shape[0]) for shape in widths] == [hidden, hidden, 2], "two hidden layers"
     assert trained.network.convolutions[0].weight.shape[1] == x0.shape[1], "as many channels as the examples"
-
-
-def _sampler(recipe: Recipe) -> Any:
-    name, given = split_spec(recipe.process)
-    chosen, settings = resolve(recipe.method).sampler
-    return named.sampler(chosen, named.process(name, **given), **settings)
 
 
 @pytest.mark.parametrize(
@@ -129,13 +122,13 @@ def _sampler(recipe: Recipe) -> Any:
     [("cifar10-ddpm", 35.7e6), ("celebahq256-ldm", 274e6), ("imagenet256-uvit", 225e6)],
 )
 def test_networks(name: str, parameters: float) -> None:
-    recipe = load(name, ["data=/some/folder"])
-    network = network_on_paper(recipe, shape_of(recipe), recipe.classes or 0)
+    recipe = load(name, ["data=/some/folder"]).recipe
+    network = meta_network(recipe, shape_of(recipe), recipe.classes or 0)
     assert sum(p.numel() for p in network.parameters()) == pytest.approx(parameters, rel=2e-3)
 
 
 def test_ldm_calls_linear_what_is_scaled_linear() -> None:
-    name, given = split_spec(load("celebahq256-ldm", ["data=/some/folder"]).process)
+    name, given = split_spec(load("celebahq256-ldm", ["data=/some/folder"]).recipe.process)
     process: Any = named.process(name, **given)
     wanted = torch.linspace(0.0015**0.5, 0.0195**0.5, 1000, dtype=torch.float64).square()
     torch.testing.assert_close(process.betas().to(torch.float64), wanted, rtol=1e-5, atol=0)
@@ -176,7 +169,7 @@ def test_full_studies_have_the_papers_rows_and_ours(name: str, tmp_path: Any) ->
     assert all(first["recipe"].startswith(recipe) for first in study.workloads.values())
     # Nothing of the paper's run is changed but the method and the seed.
     for trial in trials[:3]:
-        plain = load(study.workloads[trial.workload]["recipe"], ["data=/some/folder"])
+        plain = load(study.workloads[trial.workload]["recipe"], ["data=/some/folder"]).recipe
         assert (trial.recipe.steps, trial.recipe.lr) == (plain.steps, plain.lr)
     assert study.effort["generated"] == 50_000
     assert name in study_files()

@@ -10,7 +10,7 @@ import torch
 from accelerate.state import AcceleratorState
 
 from stepwell.recipes.load import load
-from stepwell.recipes.run import run_recipe
+from stepwell.recipes.run import run_plan
 from stepwell.train import checkpoint
 from stepwell.train.checkpoint import split
 
@@ -39,7 +39,7 @@ def small_run(out: Path, **changes: Any) -> Path:
     """Train a small run in this process."""
     # accelerate keeps the precision of the first run for the whole process.
     AcceleratorState._reset_state(reset_partial_state=True)
-    run_recipe(load("fashion16", words(out, **changes)), say=lambda text: None)
+    run_plan(load("fashion16", words(out, **changes)), say=lambda text: None)
     return out
 
 

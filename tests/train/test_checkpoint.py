@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from small_runs import newest_tensors, small_run, words
 
 from stepwell.recipes.load import load
-from stepwell.recipes.run import run_recipe
+from stepwell.recipes.run import run_plan
 from stepwell.train import checkpoint
 from stepwell.train.checkpoint import join, split
 from stepwell.train.duties import TrainingStopped
@@ -73,7 +73,7 @@ def test_a_full_disk_stops_with_the_last_checkpoint_intact(tmp_path: Path) -> No
     resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, limits[1]))
     try:
         with pytest.raises(TrainingStopped, match="the one of step 3 is kept"):
-            run_recipe(load("fashion16", words(tmp_path / "run")), say=lambda text: None)
+            run_plan(load("fashion16", words(tmp_path / "run")), say=lambda text: None)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)

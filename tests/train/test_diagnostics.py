@@ -13,7 +13,7 @@ from cases import case
 from small_runs import assert_same_run, records_without_clock, small_run, words
 
 from stepwell.recipes.load import load
-from stepwell.recipes.run import run_recipe
+from stepwell.recipes.run import run_plan
 from stepwell.train import loop
 from stepwell.train.diagnostics import DETECTORS, PATIENCE, Detector, Diagnostics
 
@@ -102,7 +102,7 @@ def troubled(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 def test_a_run_says_and_records_it(troubled: pytest.MonkeyPatch, tmp_path: Path) -> None:
     said: list[str] = []
-    run_recipe(load("fashion16", words(tmp_path / "run", method="uniform")), say=said.append)
+    run_plan(load("fashion16", words(tmp_path / "run", method="uniform")), say=said.append)
     step = 4 + PATIENCE
     assert [line for line in said if "collapsed" in line] == [
         line for line in said if line.startswith(f"Warning at step {step}: the policy collapsed")

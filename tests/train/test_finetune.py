@@ -15,10 +15,11 @@ from safetensors.torch import load_file, save_file
 from small_runs import assert_same_run, newest_tensors, records_without_clock, small_run, words
 
 from stepwell.cli.main import main
-from stepwell.recipes.build import trained
-from stepwell.recipes.load import BadRecipe, load
-from stepwell.recipes.run import run_recipe, with_out
-from stepwell.recipes.start import NothingToStartFrom, digest_at, read
+from stepwell.recipes.experiment import trained
+from stepwell.recipes.load import load
+from stepwell.recipes.run import run_plan, with_out
+from stepwell.recipes.schema import BadRecipe
+from stepwell.recipes.start import NothingToStartFrom, digest_at, read_start
 from stepwell.train import checkpoint, loop
 
 PLAIN = {"labels": False, "dropout": 0.0, "only_classes": "5,7,8,9"}
@@ -60,10 +61,10 @@ def test_every_kind_of_start_is_the_averaged_weights_bit_for_bit(
 
 def test_a_file_without_its_run_can_be_started_from_too(base: Path, tmp_path: Path) -> None:
     shutil.copy(checkpoint.file(base / "checkpoints", 8), tmp_path / "weights.safetensors")
-    found = read(str(tmp_path / "weights.safetensors"))
-    assert found.settings == {}
+    found = read_start(str(tmp_path / "weights.safetensors"))
+    assert found.recipe is None
     assert found.shape == (1, 16, 16)
-    assert found.digest == read(str(base)).digest
+    assert found.digest == read_start(str(base)).digest
 
 
 def test_a_resumed_run_needs_its_base_no_more(base: Path, tmp_path: Path) -> None:
@@ -80,10 +81,10 @@ def test_a_resumed_run_needs_its_base_no_more(base: Path, tmp_path: Path) -> Non
     given = words(tmp_path / "run", **OTHER, **{"from": moved})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "train_step", interrupted)
-        assert run_recipe(load("fashion16", given), say=lambda text: None).step == 3
+        assert run_plan(load("fashion16", given), say=lambda text: None).step == 3
     shutil.rmtree(moved)
     said: list[str] = []
-    run_recipe(load("fashion16", given), say=said.append)
+    run_plan(load("fashion16", given), say=said.append)
     assert any("Resumed at step 3" in line for line in said)
     assert not any("starts from" in line for line in said)
     assert_same_run(whole, tmp_path / "run")
@@ -177,7 +178,7 @@ def test_a_damaged_export_is_named(exported: Path, tmp_path: Path) -> None:
     assert load_file(weights)
     weights.write_bytes(weights.read_bytes()[:1000])
     with pytest.raises(Exception, match="is truncated or not safetensors"):
-        read(str(tmp_path / "pipeline"))
+        read_start(str(tmp_path / "pipeline"))
 
 
 def test_weights_that_were_pinned_may_not_change(base: Path, tmp_path: Path) -> None:
@@ -199,7 +200,7 @@ def test_the_digest_is_read_again_when_files_change(tmp_path: Path) -> None:
 
 
 def test_the_default_place_is_not_that_of_the_base() -> None:
-    recipe = with_out(load("fashion16", ["from=runs/fashion16-uniform-0"]), "fashion16")
+    recipe = with_out(load("fashion16", ["from=runs/fashion16-uniform-0"]), "fashion16").recipe
     assert recipe.out == "runs/fashion16-uniform-0-from-fashion16-uniform-0"
 
 

@@ -23,10 +23,10 @@ def _train(arguments: list[str]) -> None:
     import torch
 
     from stepwell.recipes.load import load
-    from stepwell.recipes.run import run_recipe
+    from stepwell.recipes.run import run_plan
 
     torch.set_num_threads(1)
-    run_recipe(load("fashion16", arguments), say=lambda text: None)
+    run_plan(load("fashion16", arguments), say=lambda text: None)
 
 
 def _killed_and_resumed(tmp_path: Path, kills: int) -> None:

@@ -11,7 +11,7 @@ import torch
 from small_runs import records_without_clock, small_run, words
 
 from stepwell.recipes.load import load
-from stepwell.recipes.run import run_recipe
+from stepwell.recipes.run import run_plan
 from stepwell.train import loop
 from stepwell.train.clock import Clock
 from stepwell.train.duties import DENSITY_POINTS, TrainingStopped
@@ -75,7 +75,7 @@ def test_the_clock_stands_still_while_paused(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_time_budget_ends_training(tmp_path: Path) -> None:
-    at = run_recipe(
+    at = run_plan(
         load("fashion16", words(tmp_path / "run", steps=10**6, seconds=0.5, checkpoint_every=10**6)),
         say=lambda text: None,
     )
@@ -142,7 +142,7 @@ def test_uniform_draws_where_the_process_has_others_are_told(tmp_path: Path) -> 
     said: list[str] = []
     for method, process in (("uniform", "edm"), ("reference", "edm"), ("min-snr", "edm"), ("uniform", "vp")):
         given = words(tmp_path / f"{method}-{process}", method=method, process=process, steps=1)
-        run_recipe(load("fashion16", given), say=said.append)
+        run_plan(load("fashion16", given), say=said.append)
     assert [line for line in said if "method=reference" in line] == [
-        "edm has its own draws, and uniform is not them: see method=reference"
+        "edm draws from its own density, which is not uniform: see method=reference"
     ]

@@ -15,10 +15,12 @@ from test_resume import stopped_and_resumed
 
 from stepwell.cli.main import main
 from stepwell.models.lora import is_adapter, merged
-from stepwell.recipes.build import trained, training_of
-from stepwell.recipes.load import BadRecipe, load
+from stepwell.recipes.experiment import trained
+from stepwell.recipes.load import load
+from stepwell.recipes.schema import BadRecipe
 from stepwell.recipes.score import Effort, score
-from stepwell.recipes.start import read
+from stepwell.recipes.start import read_start
+from stepwell.recipes.training import training_of
 
 RANK = 3
 METHODS = ["uniform", "neyman:strata=3,every_steps=2,images=2", "alignment:strata=3,every_steps=2,images=2",
@@ -48,7 +50,7 @@ def model(run: Path) -> dict[str, torch.Tensor]:
 
 
 def test_the_network_stands_still_and_the_adapters_move(base: Path, adapted: Path) -> None:
-    begun, ended = read(str(base)).tensors, model(adapted)
+    begun, ended = read_start(str(base)).tensors, model(adapted)
     frozen = {n.replace(".base_layer.", "."): t for n, t in ended.items() if not is_adapter(n)}
     assert frozen.keys() == begun.keys()
     for name, tensor in frozen.items():
@@ -92,8 +94,8 @@ def test_an_export_answers_as_the_adapted_network(adapted: Path, tmp_path: Path)
     with torch.no_grad():
         ours, theirs = denoiser(x, time), pipeline.unet.eval()(x, time).sample
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
-    begun = read(str(tmp_path / "pipeline"))
-    assert begun.digest == read(str(adapted)).digest, "both are a place to start from"
+    begun = read_start(str(tmp_path / "pipeline"))
+    assert begun.digest == read_start(str(adapted)).digest, "both are a place to start from"
 
 
 def test_it_can_be_generated_from_scored_and_analyzed(adapted: Path, tmp_path: Path) -> None:

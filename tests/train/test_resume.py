@@ -14,7 +14,7 @@ from small_runs import SMALL, assert_same_run, newest_tensors, records_without_c
 
 from stepwell.core.errors import StepwellError
 from stepwell.recipes.load import load
-from stepwell.recipes.run import run_recipe
+from stepwell.recipes.run import run_plan
 from stepwell.train import checkpoint, loop
 
 LEARNED: list[dict[str, Any]] = [
@@ -44,7 +44,7 @@ def stopped_and_resumed(out: Path, stop: int, **changes: Any) -> list[str]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "train_step", interrupted)
-        assert run_recipe(load("fashion16", words(out, **changes)), say=said.append).step == stop
+        assert run_plan(load("fashion16", words(out, **changes)), say=said.append).step == stop
     small_run(out, **changes)
     return said
 
@@ -102,7 +102,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
     else:
         content[-5] ^= 0x10
     newest.write_bytes(content)
-    run_recipe(load("fashion16", words(tmp_path / "run")), say=said.append)
+    run_plan(load("fashion16", words(tmp_path / "run")), say=said.append)
     assert any("step-000000006" in line and "Passing over" in line for line in said)
     assert any("Resumed at step 3" in line for line in said)
     assert_same_run(whole, tmp_path / "run")
@@ -131,7 +131,7 @@ def test_another_number_of_processes_is_refused_unless_inexact(tmp_path: Path) -
     checkpoint.save(tmp_path / "run" / "checkpoints", stored, keep=2)
     with pytest.raises(StepwellError, match="--inexact"):
         small_run(tmp_path / "run")
-    at = run_recipe(load("fashion16", words(tmp_path / "run")), inexact=True, say=lambda text: None)
+    at = run_plan(load("fashion16", words(tmp_path / "run")), inexact=True, say=lambda text: None)
     assert at.step == SMALL["steps"]
 
 

@@ -17,10 +17,12 @@ from test_resume import stopped_and_resumed
 from stepwell.cli.main import main
 from stepwell.data.source import to_pixels
 from stepwell.models.denoiser import Condition, downsampled, upsampled
-from stepwell.recipes.build import evaluation_of, trained
+from stepwell.recipes.experiment import trained
 from stepwell.recipes.latents import psnr
-from stepwell.recipes.load import BadRecipe, load
+from stepwell.recipes.load import load
+from stepwell.recipes.schema import BadRecipe
 from stepwell.recipes.score import Effort, score
+from stepwell.recipes.training import evaluation_of
 
 METHODS = ["neyman:strata=3,every_steps=2,images=4", "alignment:strata=3,every_steps=2,images=2",
            "beta-policy:every_steps=2,queue=4,grid=6,subset=2"]  # fmt: skip
@@ -38,7 +40,7 @@ def picture(path: Path) -> Any:
 
 
 def test_the_workload_is_what_it_says() -> None:
-    recipe = load("fashion16-sr")
+    recipe = load("fashion16-sr").recipe
     assert (recipe.data, recipe.super_resolution) == ("fashion16", 4)
 
 

@@ -30,7 +30,7 @@ def spy(training, step):
     return report
 
 loop.train_step = spy
-running.run_recipe(load("fashion16", {words!r}), say=lambda text: None)
+running.run_plan(load("fashion16", {words!r}), say=lambda text: None)
 network = spy.training.accelerator.unwrap_model(spy.training.denoiser)
 sampler = spy.training.pacer.sampler.state_dict()["sampler"]["sampler"]
 torch.save(

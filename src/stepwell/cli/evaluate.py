@@ -88,7 +88,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _score_run(options: argparse.Namespace) -> None:
-    from stepwell.recipes.build import trained
+    from stepwell.recipes.experiment import trained
     from stepwell.recipes.score import Effort, score
 
     run = trained(options.directory, averaged=not options.raw, step=options.checkpoint)

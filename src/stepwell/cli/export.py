@@ -22,7 +22,7 @@ def run(options: argparse.Namespace) -> None:
     """Load the run's averaged weights and save a pipeline."""
     require_extra()
     from stepwell.generate.diffusers_io import export
-    from stepwell.recipes.build import trained
+    from stepwell.recipes.experiment import trained
 
     out = options.out or options.directory / "pipeline"
     if out.is_file() or (out.is_dir() and any(out.iterdir())):

@@ -18,7 +18,7 @@ from stepwell.generate.solvers import CATALOGUE
 if TYPE_CHECKING:
     from stepwell.generate.images import Request
     from stepwell.generate.to_disk import ImageJob
-    from stepwell.recipes.build import Experiment
+    from stepwell.recipes.experiment import Experiment
 
 
 def register(verbs: Any) -> None:
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> None:
     require_extra()
     from stepwell.core.ranks import own_device, ranks
     from stepwell.generate.to_disk import ImageJob, writer_of
-    from stepwell.recipes.build import trained
+    from stepwell.recipes.experiment import trained
 
     with ranks() as group:
         made = trained(options.directory, averaged=not options.raw, step=options.checkpoint)

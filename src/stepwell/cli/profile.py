@@ -9,10 +9,8 @@ import torch
 from torch import Tensor
 
 from stepwell.catalogue import build
-from stepwell.catalogue.find import find
+from stepwell.catalogue.spec import Spec
 from stepwell.core.sampler import pmf
-
-Spec = tuple[str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -52,10 +50,10 @@ class Profile:
 
 def profile(sampler: Spec, weighting: Spec, process: Spec) -> Profile:
     """Build the three and read them over time."""
-    over = build.process(process[0], **process[1])
-    chosen = build.sampler(sampler[0], over, **sampler[1])
-    weight = build.weighting(weighting[0], **weighting[1])(over, over.grid())
-    entry = find("sampler", sampler[0])
+    over = build.process(process)
+    chosen = build.sampler(sampler, over)
+    weight = build.weighting(weighting)(over, over.grid())
+    entry = sampler.entry
     u = over.grid()
     density = pmf(chosen, over) * len(u)
     # Corrected draws weigh as the reference does, whatever the density.
@@ -74,6 +72,5 @@ def profile(sampler: Spec, weighting: Spec, process: Spec) -> Profile:
 
 
 def _written(spec: Spec) -> str:
-    name, given = spec
-    inside = ", ".join(f"{key}={value}" for key, value in given.items())
-    return f"{name}({inside})" if inside else name
+    inside = ", ".join(f"{key}={value}" for key, value in spec.parameters.items())
+    return f"{spec.name}({inside})" if inside else spec.name

@@ -9,8 +9,9 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stepwell.catalogue.entry import Kind
 from stepwell.catalogue.find import AMBIGUOUS, all_entries, canonical, find
-from stepwell.catalogue.spec import split_pair, split_spec
+from stepwell.catalogue.spec import Spec, split_pair, split_spec
 from stepwell.cli import chart
 from stepwell.core.errors import InvalidParameter, UnknownName
 from stepwell.recipes.method import method_files, workload_files
@@ -92,8 +93,9 @@ def _is_named(name: str) -> bool:
     return any(canonical(name) == known for _, known in all_entries())
 
 
-def _kind_of(name: str) -> str:
-    for kind in ("sampler", "weighting", "process"):
+def _kind_of(name: str) -> Kind:
+    kinds: tuple[Kind, ...] = ("sampler", "weighting", "process")
+    for kind in kinds:
         if (kind, canonical(name)) in all_entries() or _is_alias(kind, name):
             return kind
     try:
@@ -113,20 +115,20 @@ def _is_alias(kind: str, name: str) -> bool:
 def _profile(name: str, given: dict[str, Any], options: argparse.Namespace) -> Profile:
     from stepwell.cli.profile import profile
 
-    specs: dict[str, tuple[str, dict[str, Any]]] = {
-        "sampler": ("uniform", {}),
-        "weighting": split_spec(options.weighting or "none"),
-        "process": split_spec(options.process or "linear"),
+    specs: dict[str, Spec] = {
+        "sampler": Spec("sampler", "uniform"),
+        "weighting": Spec.parse("weighting", options.weighting or "none"),
+        "process": Spec.parse("process", options.process or "linear"),
     }
     if canonical(name) in method_files() and not _is_named(name):
-        from stepwell.recipes.method import resolve
+        from stepwell.recipes.method import parse_method
 
-        method = resolve(name)
+        method = parse_method(name)
         return profile(method.sampler, method.weighting, specs["process"])
     kind = _kind_of(name)
     if kind != "sampler" and getattr(options, kind) is not None:
         raise InvalidParameter(f"{name} is a {kind}, and --{kind} names another: give one of them.")
-    specs[kind] = (name, given)
+    specs[kind] = Spec(kind, find(kind, name).name, given)
     return profile(*(specs[key] for key in ("sampler", "weighting", "process")))
 
 

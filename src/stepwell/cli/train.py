@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stepwell.cli.options import require_extra
+
+if TYPE_CHECKING:
+    from stepwell.recipes.plan import Plan
+    from stepwell.recipes.schema import Recipe
 
 _EXAMPLES = """examples:
   stepwell train fashion16 method=min-snr
@@ -45,36 +49,35 @@ def run(options: argparse.Namespace) -> None:
     from stepwell.recipes.load import load
     from stepwell.recipes.run import with_out
 
+    # A dry run also counts workloads whose data are not named yet.
+    plan = load(options.workload, options.settings, data_needed=not options.dry_run)
+    plan = with_out(plan, options.workload)
     if options.dry_run:
-        _plan(options)
-        return
-    recipe = with_out(load(options.workload, options.settings), options.workload)
-    if options.explain:
-        _explain(recipe)
+        _dry_run(plan)
+    elif options.explain:
+        _explain(plan.recipe)
     else:
-        _train(recipe, options.inexact)
+        _train(plan, options.inexact)
 
 
-def _plan(options: argparse.Namespace) -> None:
-    """The recipe and what it costs; its data need not be there yet."""
-    from stepwell.recipes.dry_run import planned, report
-    from stepwell.recipes.run import with_out
+def _dry_run(plan: Plan) -> None:
+    from stepwell.recipes.dry_run import report
 
-    recipe = with_out(planned(options.workload, options.settings), options.workload)
-    found = report(recipe)
-    # Every rank counts and measures, one of them tells.
+    cost = report(plan)
+    # Every rank counts and measures, one of them prints.
     if os.environ.get("RANK", "0") == "0":
-        _explain(recipe)
-        print(f"\n{found}")
+        _explain(plan.recipe)
+        print(f"\n{cost}")
 
 
-def _train(recipe: Any, inexact: bool) -> None:
+def _train(plan: Plan, inexact: bool) -> None:
     from stepwell.cli.progress import Progress
-    from stepwell.recipes.run import run_recipe
+    from stepwell.recipes.run import run_plan
 
+    recipe = plan.recipe
     with Progress(recipe.steps) as progress:
-        at = run_recipe(recipe, inexact=inexact, say=progress.say, progress=progress.at)
-    if at.step < recipe.steps and (recipe.seconds is None or at.clock.seconds < recipe.seconds):
+        at = run_plan(plan, inexact=inexact, say=progress.say, progress=progress.at)
+    if not at.finished(recipe.limit):
         # Interrupted, saved and said so: a script must not take it for finished.
         raise SystemExit(130)
     if os.environ.get("RANK", "0") == "0":
@@ -82,8 +85,8 @@ def _train(recipe: Any, inexact: bool) -> None:
         print(f"Next: stepwell evaluate {recipe.out}; stepwell generate {recipe.out} --out images.png")
 
 
-def _explain(recipe: Any) -> None:
-    from stepwell.recipes.schema import MEANINGS
+def _explain(recipe: Recipe) -> None:
+    from stepwell.recipes.schema import SETTINGS
 
-    for key, meaning in MEANINGS.items():
-        print(f"{key:18} = {getattr(recipe, key)!r:24} # {meaning}")
+    for name, setting in SETTINGS.items():
+        print(f"{name:18} = {getattr(recipe, name)!r:24} # {setting.meaning}")

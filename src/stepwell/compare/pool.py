@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -76,8 +76,7 @@ def _work(context: Any, waiting: Any, events: Any, stop: threading.Event, effort
             break
         try:
             ours, theirs = context.Pipe()
-            settings = asdict(trial.recipe)
-            process = context.Process(target=_trial, args=(settings, trial.scored, effort, theirs))
+            process = context.Process(target=_trial, args=(trial.recipe, trial.scored, effort, theirs))
             process.start()
             theirs.close()
             ended = _listen(trial, ours, process, events, stop)
@@ -113,21 +112,20 @@ def _listen(trial: Trial, pipe: Connection, process: Any, events: Any, stop: thr
     return told
 
 
-def _trial(settings: dict[str, Any], scored: bool, effort: dict[str, int], pipe: Connection) -> None:
+def _trial(recipe: Recipe, scored: bool, effort: dict[str, int], pipe: Connection) -> None:
     """One run in a process of its own: tells how far it is, and how it ended."""
     import torch
 
     from stepwell.core.errors import StepwellError
-    from stepwell.recipes.build import trained
-    from stepwell.recipes.run import run_recipe
+    from stepwell.recipes.experiment import trained
+    from stepwell.recipes.plan import resolve
+    from stepwell.recipes.run import run_plan
     from stepwell.recipes.score import Effort, score
 
     torch.set_num_threads(1)
     # Ctrl-C reaches the whole group; the study decides, and asks its runs to stop in their own time.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    recipe = Recipe(**settings)
     out = Path(recipe.out)
-
     started = time.monotonic()
 
     def progress(step: int, values: dict[str, Any]) -> None:
@@ -141,8 +139,8 @@ def _trial(settings: dict[str, Any], scored: bool, effort: dict[str, int], pipe:
     try:
         if (out / SCORE).exists():
             (out / SCORE).unlink()  # of a shorter training
-        at = run_recipe(recipe, say=lambda text: None, progress=progress)
-        over = at.step >= recipe.steps or (recipe.seconds is not None and at.clock.seconds >= recipe.seconds)
+        at = run_plan(resolve(recipe.values()), say=lambda text: None, progress=progress)
+        over = at.finished(recipe.limit)
         if over and scored:
             found = score(trained(out), Effort(**effort))
             write_json(out / SCORE, {"step": at.step, **found})

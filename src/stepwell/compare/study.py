@@ -12,8 +12,8 @@ from typing import Any
 from stepwell.catalogue.find import canonical, names
 from stepwell.catalogue.spec import literal, split_pair
 from stepwell.core.errors import StepwellError, unknown
-from stepwell.recipes.load import BadRecipe
 from stepwell.recipes.method import study_files, workload_files
+from stepwell.recipes.schema import BadRecipe
 from stepwell.runs.metrics import OBJECTIVES, loss
 
 EACH = "each"

@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+from stepwell.catalogue.build import weighting
 from stepwell.compare.results import BASE, TUNING, Outcome, UnreadableRun, read
 from stepwell.compare.stats import end
 from stepwell.compare.study import EACH, Study
 from stepwell.core.errors import StepwellError
-from stepwell.recipes.load import BadRecipe, load
-from stepwell.recipes.schema import Recipe
+from stepwell.evaluate.extractors import extractor
+from stepwell.recipes.load import load, saved_recipe
+from stepwell.recipes.plan import Plan
+from stepwell.recipes.run import safe_name
+from stepwell.recipes.schema import DEFINES_RESULT, BadRecipe, Recipe
 from stepwell.recipes.start import NothingToStartFrom, digest_at
-from stepwell.runs.directory import RECIPE
 
 EVALUATIONS, TUNING_EVALUATIONS = 20, 8
 """Of a run whose study does not say evaluate_every, and of the short ones that tune."""
-_NOT_THE_RESULT = frozenset(
-    {"out", "record_every", "keep", "samples", "sample_steps", "tracker", "workers", "start"}
-)
-"""Settings that may differ between a finished run and the one that is asked for."""
-_DEFAULTS = asdict(Recipe())
-"""What settings were before a recipe could name them."""
 
 
 @dataclass(frozen=True)
@@ -34,23 +30,27 @@ class Trial:
     """One run that a study needs."""
 
     workload: str
-    recipe: Recipe
+    plan: Plan
     places: tuple[Path, ...]
     """Where it may be found: its run directory, and a thin record of it."""
     scored: bool = True
     """Whether bits and distances are measured at its end; short runs that tune have none."""
 
+    @property
+    def recipe(self) -> Recipe:
+        """The plan's settings."""
+        return self.plan.recipe
+
     def outcome(self) -> Outcome | None:
-        """What is there of it, if it is finished and the same run."""
+        """The finished run with exactly these settings, if there is one."""
         for place in self.places:
             try:
-                known = json.loads((place / RECIPE).read_text(encoding="utf-8"))
-                found = read(place)
-            except (OSError, ValueError, UnreadableRun):
+                saved, outcome = saved_recipe(place), read(place)
+            except (StepwellError, UnreadableRun):
                 continue
-            same = _result({**_DEFAULTS, **known}) == _result(asdict(self.recipe))
-            if same and found.finished and (found.score or not self.scored):
-                return found
+            same = saved is not None and saved.agrees(self.recipe, DEFINES_RESULT)
+            if same and outcome.finished and (outcome.score or not self.scored):
+                return outcome
         return None
 
     def __str__(self) -> str:
@@ -58,16 +58,12 @@ class Trial:
         return f"{self.workload} {self.recipe.method} seed {self.recipe.seed}{kind}"
 
 
-def _result(recipe: dict[str, object]) -> dict[str, object]:
-    return {key: value for key, value in recipe.items() if key not in _NOT_THE_RESULT}
-
-
 def base_trials(study: Study, out: Path) -> list[Trial]:
     """The run that all others start from, if the study has one: what it does not say is as they have it."""
     if not study.base:
         return []
     given = {**study.settings, "samples": 0, **study.base}
-    trial = _placed(BASE, _loaded(given), Path(BASE), (out,))
+    trial = _placed(BASE, _plan_of(given), Path(BASE), (out,))
     return [replace(trial, scored=False)]
 
 
@@ -85,16 +81,21 @@ def tuning_trials(study: Study, out: Path, records: Path | None) -> list[Trial]:
         return []
     each = tune.workload == EACH
     workloads = list(study.workloads) if each else [tune.workload or next(iter(study.workloads))]
-    found = []
+    trials = []
+    plans = {
+        (workload, method): _plan(study, workload, method)
+        for workload, method in product(workloads, study.methods)
+    }
     for workload, rate, method in product(workloads, tune.lr, study.methods):
-        recipe = _recipe(study, workload, method, tune.seed)
-        steps = max(1, round(recipe.steps * tune.share))
-        short = replace(
-            recipe, lr=rate, steps=steps, samples=0, evaluate_every=_often(steps, TUNING_EVALUATIONS)
+        plan = plans[workload, method]
+        steps = max(1, round(plan.recipe.steps * tune.share))
+        short = plan.with_settings(
+            seed=tune.seed, lr=rate, steps=steps, samples=0, evaluate_every=_often(steps, TUNING_EVALUATIONS)
         )
-        folder = Path(TUNING, _safe(workload)) if each else Path(TUNING)
-        found.append(_placed(workload, short, folder / _safe(method) / f"{rate:g}", (out, records)))
-    return [replace(trial, scored=False) for trial in found]
+        folder = Path(TUNING, safe_name(workload)) if each else Path(TUNING)
+        trial = _placed(workload, short, folder / safe_name(method) / f"{rate:g}", (out, records))
+        trials.append(replace(trial, scored=False))
+    return trials
 
 
 def chosen_rates(study: Study, trials: Sequence[Trial]) -> dict[str, float]:
@@ -116,44 +117,42 @@ def chosen_rates(study: Study, trials: Sequence[Trial]) -> dict[str, float]:
 def final_trials(study: Study, rates: dict[str, float], out: Path, records: Path | None) -> list[Trial]:
     """The runs that count: all methods of a seed one after the other, so that a slow hour hits all alike."""
     study = _started(study, out)
-    found = []
+    trials = []
     for workload in study.workloads:
+        plans = {method: _plan(study, workload, method) for method in study.methods}
         for turn, seed in enumerate(study.seeds):
             # Another method comes first each time: which two share the machine changes too.
             shift = turn % len(study.methods)
             for method in study.methods[shift:] + study.methods[:shift]:
-                recipe = _recipe(study, workload, method, seed)
-                chosen = rates.get(method, rates.get(f"{workload}/{method}", recipe.lr))
-                recipe = replace(recipe, lr=chosen)
-                place = Path(_safe(workload), _safe(method), str(seed))
-                found.append(_placed(workload, recipe, place, (out, records)))
-    return found
+                plan = plans[method]
+                rate = rates.get(method, rates.get(f"{workload}/{method}", plan.recipe.lr))
+                place = Path(safe_name(workload), safe_name(method), str(seed))
+                trials.append(
+                    _placed(workload, plan.with_settings(seed=seed, lr=rate), place, (out, records))
+                )
+    return trials
 
 
-def _placed(workload: str, recipe: Recipe, place: Path, roots: Sequence[Path | None]) -> Trial:
+def _placed(workload: str, plan: Plan, place: Path, roots: Sequence[Path | None]) -> Trial:
     places = tuple(root / place for root in roots if root is not None)
-    if recipe.start:
+    if plan.recipe.start:
         # Runs from another base are other runs, wherever the two are kept.
         with suppress(NothingToStartFrom):  # it is not trained yet
-            recipe = replace(recipe, start_digest=digest_at(recipe.start))
-    return Trial(workload, replace(recipe, out=str(places[0])), places)
+            plan = plan.with_settings(start_digest=digest_at(plan.recipe.start))
+    return Trial(workload, plan.with_settings(out=str(places[0])), places)
 
 
-def _recipe(study: Study, workload: str, method: str, seed: int) -> Recipe:
-    return _loaded({**study.workloads[workload], **study.settings, "method": method, "seed": seed})
+def _plan(study: Study, workload: str, method: str) -> Plan:
+    """The plan of a method on a workload; runs differ in seed and learning rate."""
+    return _plan_of({**study.workloads[workload], **study.settings, "method": method, "seed": study.seeds[0]})
 
 
-def _loaded(given: dict[str, Any]) -> Recipe:
-    settings = dict(given)
-    source = str(settings.pop("recipe"))
-    recipe = load(source, [f"{key}={_word(value)}" for key, value in settings.items()])
-    if "evaluate_every" not in settings and recipe.seconds is None:
-        recipe = replace(recipe, evaluate_every=_often(recipe.steps, EVALUATIONS))
-    return recipe
-
-
-def _word(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _plan_of(settings: dict[str, Any]) -> Plan:
+    workload, changes = str(settings["recipe"]), {k: v for k, v in settings.items() if k != "recipe"}
+    plan = load(workload, settings=changes)
+    if "evaluate_every" not in changes and plan.recipe.seconds is None:
+        plan = plan.with_settings(evaluate_every=_often(plan.recipe.steps, EVALUATIONS))
+    return plan
 
 
 def _often(steps: int, evaluations: int) -> int:
@@ -171,10 +170,10 @@ def require_sound(study: Study) -> None:
     for workload in study.workloads:
         for method in study.methods:
             try:
-                recipe = _recipe(study, workload, method, study.seeds[0])
-                require_metric(study, method, recipe)
-                if recipe.start and not study.base:
-                    digest_at(recipe.start)
+                plan = _plan(study, workload, method)
+                require_metric(study, plan)
+                if plan.recipe.start and not study.base:
+                    digest_at(plan.recipe.start)
             except BadRecipe as error:
                 mistakes |= dict.fromkeys(error.mistakes)
             except StepwellError as error:
@@ -189,21 +188,13 @@ def require_sound(study: Study) -> None:
 
 def require_features(study: Study) -> None:
     """Feature networks that runs are scored with must be here before the first of them is trained."""
-    from stepwell.evaluate.extractors import extractor
-
     study = _started(study, Path())
-    recipes = [_recipe(study, workload, study.methods[0], study.seeds[0]) for workload in study.workloads]
-    for name in {recipe.extractor for recipe in recipes} - {""}:
+    plans = [_plan(study, workload, study.methods[0]) for workload in study.workloads]
+    for name in {plan.recipe.extractor for plan in plans} - {""}:
         extractor(name)
 
 
-def require_metric(study: Study, method: str, recipe: Recipe) -> None:
+def require_metric(study: Study, plan: Plan) -> None:
     """The objective that a method is judged by must have a meaning on its process."""
-    from stepwell.catalogue.build import as_process, weighting
-
-    made = as_process(recipe.process)
-    weighting(study.metric_of(method).removeprefix("objective/"))(made, made.grid()[:1])
-
-
-def _safe(name: str) -> str:
-    return "".join(letter if letter.isalnum() or letter in "-_.+" else "-" for letter in name)
+    metric = study.metric_of(plan.recipe.method).removeprefix("objective/")
+    weighting(metric)(plan.process, plan.process.grid()[:1])

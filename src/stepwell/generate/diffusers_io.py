@@ -84,7 +84,7 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 _INSTEAD = (
-    "use stepwell generate, or load the network from the run yourself (stepwell.recipes.build.trained)."
+    "use stepwell generate, or load the network from the run yourself (stepwell.recipes.experiment.trained)."
 )
 
 

@@ -1,16 +1,16 @@
-"""Named GPUs: what their makers publish, and the share of it that training usually gets."""
+"""What a plan will cost: memory, FLOPs and hours on named GPUs, counted without running anything."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from stepwell.catalogue import build as named
 from stepwell.core.probe import DecreaseSpec, GradientSpec, ProbeSpec
 from stepwell.generate.solvers import CATALOGUE
 from stepwell.models.denoiser import Conditioning
-from stepwell.recipes.meta_flops import Flops, NetworkCount, Shape, count, network_on_paper, shape_of
-from stepwell.recipes.method import resolve
+from stepwell.recipes.experiment import Shape
+from stepwell.recipes.meta_flops import Flops, NetworkCount, count, meta_network, shape_of
+from stepwell.recipes.plan import Plan
 from stepwell.recipes.schema import Recipe
 
 UTILISATION = (0.2, 0.4)
@@ -63,9 +63,9 @@ INCEPTION = Flops(11.4e9, 0.0)
 
 @dataclass(frozen=True)
 class Cost:
-    """All that is known of a run before it starts; bytes and FLOPs of one process."""
+    """What is known of a run before it starts; bytes and FLOPs of one process."""
 
-    recipe: Recipe
+    plan: Plan
     network: NetworkCount
     shape: Shape
     processes: int = 1
@@ -73,6 +73,11 @@ class Cost:
     """None: the data are not here."""
     probe: Flops = field(default_factory=lambda: Flops(0.0, 0.0))
     """Of a step, on average: what the sampler's own measurements add."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """The plan's settings."""
+        return self.plan.recipe
 
     @property
     def step(self) -> Flops:
@@ -93,12 +98,7 @@ class Cost:
     def evaluations(self) -> int:
         """Of the network, for one generated image."""
         guided = self.recipe.guidance != 1 and self.recipe.labels
-        return CATALOGUE[self.solver].evaluations(self.recipe.sample_steps, guided)
-
-    @property
-    def solver(self) -> str:
-        """Of generation."""
-        return named.as_process(self.recipe.process).solver(self.recipe.solver)
+        return CATALOGUE[self.plan.solver].evaluations(self.recipe.sample_steps, guided)
 
     @property
     def sampling(self) -> Flops:
@@ -133,26 +133,26 @@ class Cost:
         return _FLOAT * (self.network.parameters + 3 * self.network.learning)
 
 
-def cost_of(recipe: Recipe, shape: Shape | None = None, *, classes: int = 0, processes: int = 1) -> Cost:
-    """Everything that can be counted on paper; `shape` and `classes` are the data's, where they are known."""
-    seen = shape or shape_of(recipe)
+def cost_of(plan: Plan, shape: Shape | None = None, *, classes: int = 0, processes: int = 1) -> Cost:
+    """The cost of a plan; `shape` and `classes` are those of the data, where they are known."""
+    recipe = plan.recipe
+    shape = shape or shape_of(recipe)
     labels = (recipe.classes or classes or 1) if recipe.labels else 0
-    extra = Conditioning(recipe.super_resolution).extra_channels(seen)
-    network = count(network_on_paper(recipe, seen, labels), seen, labels, extra)
-    return Cost(recipe, network, seen, processes, probe=probe_work(recipe, network, processes))
+    extra = Conditioning(recipe.super_resolution).extra_channels(shape)
+    network = count(meta_network(recipe, shape, labels), shape, labels, extra)
+    return Cost(plan, network, shape, processes, probe=probe_work(plan, network, processes))
 
 
-def probe_work(recipe: Recipe, network: NetworkCount, processes: int) -> Flops:
-    """What a sampler's measurements add to a step of one process; the policy's own network is not counted."""
-    chosen, settings = resolve(recipe.method).sampler
-    spec = named.sampler(chosen, named.as_process(recipe.process), **settings).probe
-    forwards, trainings = probe_images(spec, recipe.batch, processes)
+def probe_work(plan: Plan, network: NetworkCount, processes: int) -> Flops:
+    """What the sampler's probe adds to a step of one process; the policy's own network is not counted."""
+    spec = plan.sampler().probe
+    forwards, trainings = probe_images(spec, plan.recipe.batch, processes)
     each = 1 if spec is None else spec.every_steps
     return network.forward * (forwards / each) + network.training * (trainings / each)
 
 
 def probe_images(spec: ProbeSpec | None, batch: int, processes: int) -> tuple[int, int]:
-    """Images of one measurement on one process: that go forward only, and that go back too."""
+    """Images of one measurement on one process: forward passes only, and forward with backward."""
     if isinstance(spec, DecreaseSpec):
         # Before and after the update; the row over all of time is shared out in calls of a whole batch.
         share = -(-len(spec.grid) // processes)
@@ -167,7 +167,7 @@ _FILLED = 0.9
 
 
 def text(cost: Cost) -> str:
-    """All that is counted, and the estimates."""
+    """The cost in words: what `stepwell train --dry-run` prints below the recipe."""
     return "\n".join([*_network(cost), *_memory(cost), *_work(cost), *_hours(cost)])
 
 
@@ -194,7 +194,7 @@ def _work(cost: Cost) -> Iterator[str]:
     network, step = cost.network, cost.step
     yield (
         f"one example: {_flops(network.forward)} forward ({network.forward.total / 2e9:.2f} billion "
-        f"multiplications), {_flops(network.training)} with the way back"
+        f"multiplications), {_flops(network.training)} with backward"
     )
     share = cost.probe.total / (step.total - cost.probe.total)
     extra = f", of which {cost.recipe.method} measures with {100 * share:.1f} % on top" if share else ""
@@ -202,7 +202,7 @@ def _work(cost: Cost) -> Iterator[str]:
     whole = cost.training * cost.processes
     yield f"training: {_flops(whole)}" + (f" on {cost.processes} processes" if cost.processes > 1 else "")
     yield (
-        f"{SAMPLES:,} images by {cost.solver}, {cost.evaluations} evaluations each: "
+        f"{SAMPLES:,} images by {cost.plan.solver}, {cost.evaluations} evaluations each: "
         f"{_flops(cost.sampling)}, {100 * cost.sampling.total / whole.total:.0f} % of training; "
         f"Inception's features for FID: {_flops(INCEPTION * SAMPLES)}"
     )

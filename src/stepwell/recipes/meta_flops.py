@@ -1,7 +1,6 @@
-"""A network that is never allocated: what it holds, computes and keeps for the way back.
+"""FLOPs, parameters and activations of a network, counted on the meta device.
 
-Everything is counted on the meta device, where tensors have shapes and no values: a laptop counts what a
-cluster is needed to train.
+There tensors have shapes and no values: a laptop can count a network that only a cluster can train.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from stepwell.core.errors import Unsupported
-from stepwell.models.denoiser import Condition, Conditioning, Denoiser
+from stepwell.models.denoiser import Condition, Denoiser
 from stepwell.models.lora import inject
-from stepwell.models.registry import MODELS, build_model
+from stepwell.models.registry import MODELS
+from stepwell.recipes.experiment import Shape, untrained_network
 from stepwell.recipes.schema import Recipe
 
-Shape = tuple[int, int, int]
 META = torch.device("meta")
 
 
 class Uncountable(Unsupported):
-    """What cannot be known without the data, or without running the network."""
+    """A count that needs the data, or a run of the network."""
 
 
 @dataclass(frozen=True)
@@ -81,19 +80,10 @@ def shape_of(recipe: Recipe) -> Shape:
     )
 
 
-def network_on_paper(recipe: Recipe, shape: Shape, classes: int) -> Denoiser:
+def meta_network(recipe: Recipe, shape: Shape, classes: int) -> Denoiser:
     """The recipe's network on the meta device."""
     with META:
-        network = build_model(
-            recipe.model,
-            channels=shape[0],
-            image_size=shape[1],
-            classes=classes,
-            label_dropout=recipe.label_dropout,
-            extra_channels=Conditioning(recipe.super_resolution).extra_channels(shape),
-            learned_variance=recipe.learned_variance,
-            dropout=recipe.dropout,
-        )
+        network = untrained_network(recipe, shape, classes)
         if recipe.lora:
             inject(network.network, recipe.lora)
     # Tables that came from numpy were made on the host.

@@ -1,32 +1,34 @@
-"""The shipped recipes, by name. Plain paths: listing them imports nothing."""
+"""Methods (a sampler with a weighting, by one name) and the shipped files that name them, without torch."""
 
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
 
+from stepwell.catalogue.entry import Kind
 from stepwell.catalogue.find import all_entries, canonical, find, names
-from stepwell.catalogue.spec import split_spec
+from stepwell.catalogue.spec import Spec, split_spec
 from stepwell.core.errors import UnknownName, unknown
 
 _HERE = Path(__file__).parent
+METHOD_KINDS: tuple[Kind, ...] = ("sampler", "weighting")
 
 
 def workload_files() -> dict[str, Path]:
-    """Data, network and training settings."""
+    """Shipped workloads: data, network and training settings."""
     return {path.stem: path for path in sorted((_HERE / "workloads").glob("*.toml"))}
 
 
 def method_files() -> dict[str, Path]:
-    """Combinations of sampler and weighting that a paper names."""
+    """Shipped methods: combinations of sampler and weighting that a paper names."""
     return {path.stem: path for path in sorted((_HERE / "methods").glob("*.toml"))}
 
 
 def study_files() -> dict[str, Path]:
-    """Comparisons: workloads, methods and seeds."""
+    """Shipped studies: workloads, methods and seeds."""
     return {path.stem: path for path in sorted((_HERE / "studies").glob("*.toml"))}
 
 
@@ -36,16 +38,9 @@ def first_words(path: Path) -> str:
     return opening[-1][1:].strip() if opening else ""
 
 
-Spec = tuple[str, dict[str, Any]]
-
-# What is not named: draws as the process's own objective has them, without weights.
-_DRAWN: Spec = ("reference", {})
-_WEIGHTED: Spec = ("none", {})
-
-
 @dataclass(frozen=True)
 class Method:
-    """What to draw and how to weight it."""
+    """How timesteps are drawn and losses weighted."""
 
     sampler: Spec
     weighting: Spec
@@ -56,23 +51,30 @@ def method_names() -> list[str]:
     return sorted({*method_files(), *names("sampler"), *names("weighting")})
 
 
-def resolve(spec: str) -> Method:
+def parse_method(text: str) -> Method:
     """A method from `NAME`, `SAMPLER+WEIGHTING` (each with `:key=value,...`) or a TOML file."""
-    if spec.endswith(".toml") or canonical(spec) in method_files():
-        return _from_file(Path(spec) if spec.endswith(".toml") else method_files()[canonical(spec)])
-    chosen: dict[str, Spec] = {}
-    for part in spec.split("+"):
-        name, given = split_spec(part.strip())
-        kind = _kind(name, taken="sampler" in chosen)
-        if kind in chosen:
-            raise UnknownName(f"method {spec!r} names two {kind}s, {chosen[kind][0]} and {name}: give one.")
-        chosen[kind] = (name, given)
-    return Method(chosen.get("sampler", _DRAWN), chosen.get("weighting", _WEIGHTED))
+    if text.endswith(".toml") or canonical(text) in method_files():
+        return _from_file(Path(text) if text.endswith(".toml") else method_files()[canonical(text)])
+    parts: dict[Kind, Spec] = {}
+    for part in map(str.strip, text.split("+")):
+        name, parameters = split_spec(part)
+        kind = _kind(name, taken="sampler" in parts)
+        spec = Spec(kind, find(kind, name).name, parameters)
+        if kind in parts:
+            raise UnknownName(f"method {text!r} names two {kind}s, {parts[kind].name} and {name}: give one.")
+        parts[kind] = spec
+    return _method(parts)
 
 
-def _kind(name: str, taken: bool) -> str:
-    """speed is both: the sampler first, the weighting after a plus sign."""
-    kinds = [kind for kind in ("sampler", "weighting") if _known(kind, name)]
+def _method(parts: Mapping[Kind, Spec]) -> Method:
+    """A part that is not named is the process's own density, or no weighting."""
+    sampler = parts.get("sampler", Spec("sampler", "reference"))
+    return Method(sampler, parts.get("weighting", Spec("weighting", "none")))
+
+
+def _kind(name: str, taken: bool) -> Kind:
+    """Whether a name is a sampler or a weighting; speed is both, a sampler unless one is named already."""
+    kinds: list[Kind] = [kind for kind in METHOD_KINDS if _known(kind, name)]
     if not kinds:
         try:
             find("sampler", name)
@@ -83,7 +85,7 @@ def _kind(name: str, taken: bool) -> str:
     return kinds[-1] if taken else kinds[0]
 
 
-def _known(kind: str, name: str) -> bool:
+def _known(kind: Kind, name: str) -> bool:
     wanted = canonical(name)
     return any(e.kind == kind and wanted in (e.name, *e.aliases) for e in all_entries().values())
 
@@ -95,10 +97,9 @@ def _from_file(path: Path) -> Method:
         raise UnknownName(f"there is no method file {path}.") from None
     except tomllib.TOMLDecodeError as error:
         raise UnknownName(f"{path} is not valid TOML: {error}.") from None
-    parts = {}
-    for kind, default in (("sampler", _DRAWN[0]), ("weighting", _WEIGHTED[0])):
-        table = dict(content.get(kind, {"name": default}))
-        name = table.pop("name", default)
-        find("sampler" if kind == "sampler" else "weighting", name)
-        parts[kind] = (name, table)
-    return Method(parts["sampler"], parts["weighting"])
+    parts: dict[Kind, Spec] = {}
+    for kind in METHOD_KINDS:
+        table = dict(content.get(kind, {}))
+        if "name" in table:
+            parts[kind] = Spec(kind, find(kind, table.pop("name")).name, table)
+    return _method(parts)

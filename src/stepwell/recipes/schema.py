@@ -1,108 +1,247 @@
-"""What a recipe says: one flat list of settings, each with a default and a sentence."""
+"""The settings of a recipe: default, meaning, constraint, and what a change of each one means."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from stepwell.core.errors import StepwellError, unknown
+from stepwell.generate.solvers import SOLVERS
+from stepwell.models.registry import MODELS
+from stepwell.runs.limit import Limit
 
-def setting(default: Any, meaning: str) -> Any:
-    """A field of Recipe with its sentence."""
-    return field(default=default, metadata={"meaning": meaning})
+TRACKERS = ("tensorboard", "wandb", "trackio", "aim", "mlflow", "comet_ml", "clearml", "dvclive", "swanlab")
+"""The trackers that accelerate knows; each is also the name of its package."""
+
+
+class BadRecipe(StepwellError, ValueError):
+    """Everything that is wrong with a recipe, in one error."""
+
+    def __init__(self, source: str, mistakes: Sequence[str]) -> None:
+        self.mistakes = list(mistakes)
+        noun = "mistake" if len(mistakes) == 1 else "mistakes"
+        lines = "".join(f"\n  - {mistake}" for mistake in mistakes)
+        super().__init__(f"{len(mistakes)} {noun} in {source}:{lines}")
+
+
+Constraint = Callable[[str, Any], str]
+"""(setting, value) -> what is wrong with the value, or an empty string."""
+
+
+def above(low: float) -> Constraint:
+    """The value must be larger than `low`."""
+    return lambda name, value: "" if value > low else f"{name} must be above {low}, not {value}"
+
+
+def at_least(low: float) -> Constraint:
+    """The value must be `low` or more."""
+    return lambda name, value: "" if value >= low else f"{name} must be {low} or more, not {value}"
+
+
+def below_one(name: str, value: float) -> str:
+    """The value must lie in [0, 1)."""
+    return "" if 0 <= value < 1 else f"{name} must lie in [0, 1), not {value}"
+
+
+def one_of(*choices: str) -> Constraint:
+    """The value must be one of some names."""
+    return lambda name, value: "" if value in choices else str(unknown(name, value, choices))
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is known of a setting beside its value."""
+
+    name: str
+    types: tuple[type, ...]
+    meaning: str
+    constraint: Constraint | None
+    may_change: bool
+    """A resumed run may change it."""
+    defines_result: bool
+    """A finished run with another value is another result."""
+    compared: bool
+    """Runs that differ in it are still compared with each other."""
+
+    def mistake(self, value: Any) -> str:
+        """What is wrong with a value of the right type; empty if nothing is."""
+        return "" if self.constraint is None or value is None else self.constraint(self.name, value)
+
+
+def setting(
+    default: Any,
+    meaning: str,
+    constraint: Constraint | None = None,
+    *,
+    may_change: bool = False,
+    defines_result: bool = True,
+    compared: bool = False,
+) -> Any:
+    """A field of Recipe with its metadata."""
+    facts = {"meaning": meaning, "constraint": constraint, "may_change": may_change}
+    return field(default=default, metadata={**facts, "defines_result": defines_result, "compared": compared})
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """One training run, resolved."""
+    """One training run as recipe.json keeps it: plain values, one for each setting."""
 
     data: str = setting(
         "fashion16", "fashion16, a folder of images or latents, an .npz, CIFAR-10's folder, or hub:NAME"
     )
-    method: str = setting("uniform", "a sampler, a weighting, sampler+weighting, or a method file")
+    method: str = setting(
+        "uniform", "a sampler, a weighting, sampler+weighting, or a method file", compared=True
+    )
     process: str = setting("linear", "a noise process, as NAME or NAME:key=value,...")
-    model: str = setting("tiny", "a network that `stepwell ls models` lists")
-    steps: int = setting(2000, "optimizer steps")
-    batch: int = setting(64, "examples per rank and micro-batch")
-    lr: float = setting(1e-3, "learning rate")
-    seed: int = setting(0, "of everything random")
+    model: str = setting("tiny", "a network that `stepwell ls models` lists", one_of(*MODELS))
+    steps: int = setting(2000, "optimizer steps", above(0), may_change=True, compared=True)
+    batch: int = setting(64, "examples per rank and micro-batch", above(0))
+    lr: float = setting(1e-3, "learning rate", above(0), compared=True)
+    seed: int = setting(0, "seed of weights, data order, timesteps and noise", at_least(0), compared=True)
     out: str = setting(
-        "", "run directory; by default runs/WORKLOAD-METHOD-SEED, with -from-START if it starts elsewhere"
+        "",
+        "run directory; by default runs/WORKLOAD-METHOD-SEED, with -from-START for fine-tuning",
+        may_change=True,
+        defines_result=False,
+        compared=True,
     )
 
     start: str = setting(
-        "", "fine-tune these weights, a run, a checkpoint or an exported folder; from=... means the same"
+        "",
+        "weights to fine-tune: a run, a checkpoint or an exported folder; also written from=...",
+        defines_result=False,  # start_digest does: the same weights may lie elsewhere
     )
-    start_digest: str = setting("", "of those weights; the first start fills it in")
-    lora: int = setting(0, "rank of the adapters that are fine-tuned; 0: the whole network is")
+    start_digest: str = setting("", "digest of those weights; filled in when the run starts")
+    lora: int = setting(0, "rank of LoRA adapters; 0 trains the whole network", at_least(0))
 
-    seconds: float | None = setting(None, "stop after this much training time, evaluation excluded")
-    accumulate: int = setting(1, "micro-batches per optimizer step")
-    optimizer: str = setting("adamw", "adamw or adam, fused")
-    beta1: float = setting(0.9, "of Adam")
-    beta2: float = setting(0.999, "of Adam")
-    weight_decay: float = setting(0.0, "of AdamW")
-    clip: float | None = setting(1.0, "largest gradient norm; none: no clipping")
-    warm_up_steps: int = setting(0, "linear warm-up of the learning rate")
-    ema: float = setting(0.999, "decay of the averaged weights, or exponent with ema_kind=power")
-    ema_kind: str = setting("constant", "constant or power")
+    seconds: float | None = setting(
+        None,
+        "stop after this much training time, evaluation excluded",
+        above(0),
+        may_change=True,
+        compared=True,
+    )
+    accumulate: int = setting(1, "micro-batches per optimizer step", above(0))
+    optimizer: str = setting("adamw", "adamw or adam, fused", one_of("adamw", "adam"))
+    beta1: float = setting(0.9, "Adam's beta1", below_one)
+    beta2: float = setting(0.999, "Adam's beta2", below_one)
+    weight_decay: float = setting(0.0, "AdamW's weight decay", at_least(0))
+    clip: float | None = setting(1.0, "largest gradient norm; none: no clipping", above(0))
+    warm_up_steps: int = setting(0, "linear warm-up of the learning rate", at_least(0))
+    ema: float = setting(0.999, "decay of the EMA weights, or exponent with ema_kind=power", at_least(0))
+    ema_kind: str = setting("constant", "constant or power", one_of("constant", "power"))
 
-    size: int | None = setting(None, "resize and crop images to this")
-    channels: int | None = setting(None, "1 (grey) or 3 (colour); by default what the data have")
+    size: int | None = setting(None, "resize and crop images to this", above(0))
+    channels: int | None = setting(None, "1 (grey) or 3 (colour); by default as in the data", above(0))
     labels: bool = setting(False, "condition on class labels")
-    classes: int | None = setting(None, "how many classes there are; by default what the data say")
-    only_classes: str = setting("", "train on these classes alone, such as 5,7,9; by default on all")
+    classes: int | None = setting(None, "number of classes; by default as in the data", above(0))
+    only_classes: str = setting("", "train on these classes only, such as 5,7,9; by default on all")
     super_resolution: int = setting(
-        0, "make images from ones that are smaller by this factor, shown to the network; 0: from noise alone"
+        0, "factor of super-resolution: the network also sees the reduced image; 0: none", at_least(0)
     )
-    label_dropout: float = setting(0.1, "share of labels hidden in training, for guidance")
-    flips: bool | None = setting(None, "mirror images at random; by default where the data allow")
+    label_dropout: float = setting(0.1, "share of labels dropped in training, for guidance", below_one)
+    flips: bool | None = setting(None, "random horizontal flips; by default where the data allow")
     strict: bool = setting(False, "refuse folders with files that are not images")
-    workers: int = setting(2, "threads that decode images which do not fit in memory")
+    workers: int = setting(
+        2,
+        "threads that decode images which do not fit in memory",
+        at_least(0),
+        may_change=True,
+        defines_result=False,
+        compared=True,
+    )
 
-    autoencoder: str = setting("", "decodes latents: a folder or hub:NAME; by default what their cache names")
-    dropout: float = setting(0.0, "of the network")
+    autoencoder: str = setting(
+        "",
+        "decodes latents: a folder or hub:NAME; by default the one their cache names",
+        may_change=True,
+        compared=True,
+    )
+    dropout: float = setting(0.0, "dropout of the network", below_one)
     learned_variance: bool = setting(False, "the network also predicts the reverse variance")
-    precision: str = setting("no", "no (float32), bf16 or fp16")
+    precision: str = setting("no", "no (float32), bf16 or fp16", one_of("no", "bf16", "fp16"))
     channels_last: bool = setting(False, "memory format of images")
     compile: bool = setting(False, "torch.compile the network")
 
-    record_every: int = setting(50, "steps between lines of metrics")
-    evaluate_every: int = setting(500, "steps between evaluations; 0: never")
-    evaluate_images: int = setting(256, "held-out images per evaluation")
-    bands: int = setting(20, "bands of unit time that held-out losses are told for")
-    checkpoint_every: int = setting(500, "steps between checkpoints")
-    keep: int = setting(2, "checkpoints kept")
-    samples: int = setting(64, "images generated at the end; 0: none")
+    record_every: int = setting(
+        50, "steps between lines of metrics", above(0), may_change=True, defines_result=False, compared=True
+    )
+    evaluate_every: int = setting(500, "steps between evaluations; 0: never", at_least(0), compared=True)
+    evaluate_images: int = setting(256, "held-out images per evaluation", above(0))
+    bands: int = setting(20, "bands of unit time that held-out losses are reported for", above(0))
+    checkpoint_every: int = setting(500, "steps between checkpoints", above(0), compared=True)
+    keep: int = setting(2, "checkpoints kept", above(0), may_change=True, defines_result=False, compared=True)
+    samples: int = setting(
+        64,
+        "images generated at the end; 0: none",
+        at_least(0),
+        may_change=True,
+        defines_result=False,
+        compared=True,
+    )
     solver: str = setting(
         "ddim",
-        "of generation: ddpm, ddim, heun, dpm-solver++ or unipc; where time is continuous heun (which ddim "
-        "means there), euler, ancestral or predictor-corrector",
+        "generates images: ddpm, ddim, heun, dpm-solver++ or unipc; in continuous time heun (also the "
+        "meaning of ddim there), euler, ancestral or predictor-corrector",
+        one_of(*SOLVERS),
+        may_change=True,
+        compared=True,
     )
-    sample_steps: int = setting(50, "denoising steps of generation")
-    guidance: float = setting(1.0, "classifier-free guidance of generation; 1: none")
+    sample_steps: int = setting(
+        50, "denoising steps of generation", above(0), may_change=True, defines_result=False, compared=True
+    )
+    guidance: float = setting(
+        1.0, "classifier-free guidance of generation; 1: none", at_least(0), may_change=True, compared=True
+    )
     extractor: str = setting(
-        "", "features for distances: inception, resnet20-cifar10 or fashion16; by default only the last"
+        "",
+        "features for distances: inception, resnet20-cifar10 or fashion16; by default only the last",
+        may_change=True,
+        compared=True,
     )
-    tracker: str = setting("none", "none, tensorboard, or any tracker of accelerate")
+    tracker: str = setting(
+        "none",
+        "none, tensorboard, or any tracker of accelerate",
+        one_of("none", *TRACKERS),
+        may_change=True,
+        defines_result=False,
+        compared=True,
+    )
+
+    @property
+    def limit(self) -> Limit:
+        """When the run is over."""
+        return Limit(self.steps, self.seconds)
+
+    def values(self) -> dict[str, Any]:
+        """Every setting by name, for JSON."""
+        return asdict(self)
+
+    def agrees(self, other: Recipe, names: Iterable[str]) -> bool:
+        """Whether two recipes have the same values of some settings."""
+        return all(getattr(self, name) == getattr(other, name) for name in names)
+
+    @classmethod
+    def from_saved(cls, values: Mapping[str, Any]) -> Recipe:
+        """The recipe of a recipe.json of any version: settings that it lacks have their defaults."""
+        return cls(**{name: value for name, value in values.items() if name in SETTINGS})
 
 
-MEANINGS: dict[str, str] = {f.name: f.metadata["meaning"] for f in fields(Recipe)}
-
-MAY_CHANGE = frozenset(
-    {
-        "steps",
-        "seconds",
-        "out",
-        "record_every",
-        "keep",
-        "samples",
-        "solver",
-        "sample_steps",
-        "guidance",
-        "autoencoder",
-        "extractor",
-        "tracker",
-        "workers",
+def _settings() -> Mapping[str, Setting]:
+    hints = typing.get_type_hints(Recipe)
+    return {
+        f.name: Setting(f.name, typing.get_args(hints[f.name]) or (hints[f.name],), **f.metadata)
+        for f in fields(Recipe)
     }
-)
-"""Settings that a resumed run may change without becoming another run."""
+
+
+SETTINGS = _settings()
+"""Every setting by name, in the order in which it is printed."""
+MAY_CHANGE = frozenset(name for name, s in SETTINGS.items() if s.may_change)
+"""Settings that a resumed run may change."""
+DEFINES_RESULT = frozenset(name for name, s in SETTINGS.items() if s.defines_result)
+"""Settings in which two runs with one result agree."""
+SPELLINGS = {"from": "start"}
+"""Other names of settings: `from` is a keyword of Python."""

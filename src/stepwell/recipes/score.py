@@ -14,8 +14,9 @@ from stepwell.evaluate.distances import Moments, frechet_distance, kernel_distan
 from stepwell.evaluate.extractors import Extractor, extractor
 from stepwell.generate.images import Request, generate
 from stepwell.generate.super_resolution import GroundTruth
-from stepwell.recipes.build import Experiment, evaluation_of
+from stepwell.recipes.experiment import Experiment
 from stepwell.recipes.latents import psnr
+from stepwell.recipes.training import evaluation_of
 
 FASHION16_SHAPE = (1, 16, 16)
 

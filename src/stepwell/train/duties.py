@@ -12,6 +12,7 @@ import torch
 from stepwell.core.density import centres
 from stepwell.core.errors import StepwellError
 from stepwell.runs.directory import Run
+from stepwell.runs.limit import Limit
 from stepwell.train import checkpoint
 from stepwell.train.clock import Clock
 from stepwell.train.diagnostics import Diagnostics
@@ -23,17 +24,16 @@ class TrainingStopped(StepwellError):
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How long to train, and what to do once in a while (0: never)."""
+class LoopSettings:
+    """How long to train, and how often to record, evaluate and save (0: never)."""
 
-    steps: int
+    limit: Limit
     batch_images: int
     """Images per step, over all ranks and micro-batches."""
     data_images: int
-    """Images in the training data: with others, the order would be another."""
+    """Images in the training data: a different number changes the shuffle."""
     example_shape: tuple[int, int, int]
-    """Channels, height, width: who starts from a checkpoint asks for it."""
-    seconds: float | None = None
+    """Channels, height, width: kept in checkpoints for fine-tuning."""
     record_every: int = 50
     evaluate_every: int = 0
     checkpoint_every: int = 0
@@ -43,7 +43,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Hooks:
-    """What the loop calls and does not know."""
+    """What the loop calls without knowing it: evaluation, progress, trackers, messages."""
 
     evaluate: Callable[[torch.nn.Module], dict[str, Any]]
     progress: Callable[[int, dict[str, Any]], None]
@@ -53,21 +53,20 @@ class Hooks:
 
 @dataclass
 class Position:
-    """Where training is, and what it has been warned of."""
+    """How far training is, and what it has warned about."""
 
     step: int
     clock: Clock
     diagnostics: Diagnostics = field(default_factory=Diagnostics)
 
+    def finished(self, limit: Limit) -> bool:
+        """Whether steps or seconds are used up."""
+        return limit.reached(self.step, self.clock.seconds)
+
 
 def due(step: int, every: int) -> bool:
     """Whether a duty falls on this step."""
     return every > 0 and step % every == 0
-
-
-def finished(at: Position, plan: Plan) -> bool:
-    """Whether the plan's steps or seconds are used up."""
-    return at.step >= plan.steps or (plan.seconds is not None and at.clock.seconds >= plan.seconds)
 
 
 DENSITY_POINTS = 50
@@ -76,8 +75,10 @@ DENSITY_POINTS = 50
 class Duties:
     """What is done between steps: rank 0 writes, the others keep in step."""
 
-    def __init__(self, training: Training, run: Run | None, plan: Plan, hooks: Hooks, at: Position) -> None:
-        self.training, self.run, self.plan, self.hooks, self.at = training, run, plan, hooks, at
+    def __init__(
+        self, training: Training, run: Run | None, settings: LoopSettings, hooks: Hooks, at: Position
+    ) -> None:
+        self.training, self.run, self.settings, self.hooks, self.at = training, run, settings, hooks, at
         self._last_progress = 0.0
         self._report: Report | None = None
 
@@ -85,7 +86,7 @@ class Duties:
         """Stop at a loss that is not finite, while the last checkpoint is still good."""
         # Reading a value costs nothing on the CPU; elsewhere it would stop the device in every step.
         self._report = report
-        if report.loss.device.type == "cpu" or due(self.at.step, self.plan.record_every):
+        if report.loss.device.type == "cpu" or due(self.at.step, self.settings.record_every):
             self._require_finite(report)
         now = time.perf_counter()
         if now - self._last_progress > 0.2:
@@ -123,7 +124,7 @@ class Duties:
 
     def evaluate(self) -> None:
         """The averaged weights' held-out losses, and where the sampler looks; the clock stands still."""
-        if self.plan.evaluate_every == 0:
+        if self.settings.evaluate_every == 0:
             return
         with self.at.clock.paused():
             if self.run is not None:
@@ -171,11 +172,13 @@ class Duties:
                     "sampler_seconds": self.training.pacer.seconds,
                     "metrics_bytes": self.run.metrics_bytes(),
                     "world": self.training.accelerator.num_processes,
-                    "data_images": self.plan.data_images,
-                    "example_shape": list(self.plan.example_shape),
+                    "data_images": self.settings.data_images,
+                    "example_shape": list(self.settings.example_shape),
                 }
                 try:
-                    checkpoint.save(self.run.checkpoints, checkpoint.Checkpoint(tree, info), self.plan.keep)
+                    checkpoint.save(
+                        self.run.checkpoints, checkpoint.Checkpoint(tree, info), self.settings.keep
+                    )
                 except checkpoint.CheckpointError as error:
                     raise TrainingStopped(f"{error} Make room, then run the same command again.") from error
             self.training.accelerator.wait_for_everyone()
@@ -183,7 +186,7 @@ class Duties:
     def _position(self) -> dict[str, Any]:
         return {
             "step": self.at.step,
-            "images": self.at.step * self.plan.batch_images,
+            "images": self.at.step * self.settings.batch_images,
             "seconds": self.at.clock.seconds,
         }
 

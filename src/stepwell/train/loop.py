@@ -15,7 +15,7 @@ from stepwell.runs.directory import Run
 from stepwell.train import checkpoint
 from stepwell.train.checkpoint import to_device
 from stepwell.train.clock import Clock
-from stepwell.train.duties import Duties, Hooks, Plan, Position, TrainingStopped, due, finished
+from stepwell.train.duties import Duties, Hooks, LoopSettings, Position, TrainingStopped, due
 from stepwell.train.step import Training, train_step
 
 
@@ -55,25 +55,25 @@ class Interrupt:
         return caught > 0, ended > 0
 
 
-def train(training: Training, run: Run | None, plan: Plan, hooks: Hooks) -> Position:
-    """Train to the end of the plan, from the newest checkpoint if there is one; `run` on rank 0 only."""
-    at = resume(training, run, plan, hooks)
-    duties = Duties(training, run, plan, hooks, at)
+def train(training: Training, run: Run | None, settings: LoopSettings, hooks: Hooks) -> Position:
+    """Train until the limit is reached, from the newest checkpoint if there is one; `run` on rank 0 only."""
+    at = resume(training, run, settings, hooks)
+    duties = Duties(training, run, settings, hooks, at)
     if at.step == 0:
         duties.evaluate()
-    over = finished(at, plan)
+    over = at.finished(settings.limit)
     with Interrupt(training.accelerator) as interrupt:
         while not over:
             report = train_step(training, at.step)
             at.step += 1
             duties.watch(report)
             # Ranks have their own clocks: whether time is up is agreed upon, as an interruption is.
-            interrupted, over = interrupt.agree(finished(at, plan))
-            if due(at.step, plan.record_every) or over:
+            interrupted, over = interrupt.agree(at.finished(settings.limit))
+            if due(at.step, settings.record_every) or over:
                 duties.record(report)
-            if due(at.step, plan.evaluate_every) or over:
+            if due(at.step, settings.evaluate_every) or over:
                 duties.evaluate()
-            if due(at.step, plan.checkpoint_every) or interrupted or over:
+            if due(at.step, settings.checkpoint_every) or interrupted or over:
                 duties.save()
             if interrupted and not over:
                 hooks.say(f"Stopped at step {at.step} and saved. Run the same command again to go on.")
@@ -81,7 +81,7 @@ def train(training: Training, run: Run | None, plan: Plan, hooks: Hooks) -> Posi
     return at
 
 
-def resume(training: Training, run: Run | None, plan: Plan, hooks: Hooks) -> Position:
+def resume(training: Training, run: Run | None, settings: LoopSettings, hooks: Hooks) -> Position:
     """Continue from the newest good checkpoint; every rank reads the same one."""
     folder = checkpoint_folder(training, run)
     found, wrong = checkpoint.newest(folder)
@@ -96,15 +96,16 @@ def resume(training: Training, run: Run | None, plan: Plan, hooks: Hooks) -> Pos
             run.cut_metrics(0)
         return Position(0, Clock())
     world = training.accelerator.num_processes
-    if found.info["world"] != world and not plan.inexact:
+    if found.info["world"] != world and not settings.inexact:
         raise TrainingStopped(
             f"the run was trained by {found.info['world']} processes and cannot go on exactly with {world}: "
             "use as many, or add --inexact to go on with other draws."
         )
-    if found.info["data_images"] != plan.data_images and not plan.inexact:
+    if found.info["data_images"] != settings.data_images and not settings.inexact:
         raise TrainingStopped(
-            f"the training data have {plan.data_images} images and had {found.info['data_images']}: their "
-            "order would be another. Restore them, add --inexact to go on all the same, or use another out=."
+            f"the training data have {settings.data_images} images and had {found.info['data_images']}: a "
+            "different size changes the shuffle. Restore them, add --inexact to go on all the same, or use "
+            "another out=."
         )
     restore(training, found)
     if run is not None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepwell.cli.analyze import figure
-from stepwell.cli.analyze.run_or_workload import add_arguments, count, moments, recipe_of
+from stepwell.cli.analyze.run_or_workload import add_arguments, count, moments, plan_of
 from stepwell.cli.options import require_extra
 from stepwell.core.errors import StepwellError
 from stepwell.runs.io import finite
@@ -76,10 +76,9 @@ def run(options: argparse.Namespace) -> None:
     require_extra()
     figure.check(options.save)
     from stepwell.analyze.approximation import Measured, Split, approximation, decreases, require_target
-    from stepwell.catalogue.build import as_process
 
     split = Split(options.queue, options.scored, options.repeats)
-    process = as_process(recipe_of(options.what, options.settings).process)
+    process = plan_of(options.what, options.settings).process
     require_target(process, options.target)
     measured = Measured(options.target, options.grid)
     times = measured.grid(process)

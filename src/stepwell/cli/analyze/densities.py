@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepwell.cli import chart
 from stepwell.cli.analyze import figure
-from stepwell.cli.analyze.run_or_workload import recipe_of
+from stepwell.cli.analyze.run_or_workload import plan_of
 from stepwell.core.errors import StepwellError, UnknownName
 from stepwell.runs.io import finite
 
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> None:
     """Read or compute, print."""
     figure.check(options.save)
     runs = [what for what in options.what if Path(what).is_dir()]
-    process = options.process or (recipe_of(runs[0]).process if runs else "linear")
+    process = options.process or (plan_of(runs[0]).recipe.process if runs else "linear")
     found = [_of_run(what) if what in runs else _of_method(what, process) for what in options.what]
     if options.save is not None:
         _draw(found, options.save)
@@ -71,29 +71,26 @@ def run(options: argparse.Namespace) -> None:
 
 def _of_run(what: str) -> Densities:
     from stepwell.analyze.densities import of_run
-    from stepwell.catalogue import build
-    from stepwell.recipes.method import resolve
 
-    recipe = recipe_of(what)
-    process, method = build.as_process(recipe.process), resolve(recipe.method)
-    sampler = build.sampler(method.sampler[0], process, **method.sampler[1])
-    return of_run(f"{what} ({recipe.method} on {recipe.process})", Path(what), sampler, process)
+    plan = plan_of(what)
+    title = f"{what} ({plan.recipe.method} on {plan.recipe.process})"
+    return of_run(title, Path(what), plan.sampler(), plan.process)
 
 
 def _of_method(what: str, over: str) -> Densities:
     from stepwell.analyze.densities import of_method
     from stepwell.catalogue import build
-    from stepwell.recipes.method import resolve
+    from stepwell.recipes.method import parse_method
 
     process = build.as_process(over)
     try:
-        method = resolve(what)
+        method = parse_method(what)
     except UnknownName as error:
         if "/" in what:
             raise StepwellError(f"{what} is neither a run directory nor a method.") from None
         raise error
-    sampler = build.sampler(method.sampler[0], process, **method.sampler[1])
-    weighting = build.weighting(method.weighting[0], **method.weighting[1])
+    sampler = build.sampler(method.sampler, process)
+    weighting = build.weighting(method.weighting)
     return of_method(f"{what} on {over}", sampler, weighting, process)
 
 

@@ -123,10 +123,9 @@ def _next(options: argparse.Namespace, found: Gain, objective: str) -> str:
 
 def _written(method: str) -> str:
     """The weighting of a method, as --weighting takes it."""
-    from stepwell.recipes.method import resolve
+    from stepwell.recipes.method import parse_method
 
-    name, given = resolve(method).weighting
-    return name + (":" + ",".join(f"{key}={value}" for key, value in given.items()) if given else "")
+    return str(parse_method(method).weighting)
 
 
 def _range(estimate: Estimate) -> str:

@@ -103,11 +103,11 @@ def _ranges(options: argparse.Namespace) -> tuple[tuple[float, float], ...]:
 
 def _held_out(moment: Moment, bands: int | None) -> Losses:
     """The held-out losses of the recipe, in as many bands as asked for."""
-    from stepwell.recipes.build import evaluation_of
+    from stepwell.recipes.training import evaluation_of
 
     made = moment.made
     if bands is not None:
-        made = replace(made, recipe=replace(made.recipe, bands=bands))
+        made = replace(made, plan=made.plan.with_settings(bands=bands))
     evaluate = evaluation_of(made, moment.training.accelerator.device)
 
     def losses(network: Any) -> Sequence[float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -14,34 +13,30 @@ from typing import TYPE_CHECKING, NamedTuple
 from stepwell.core.errors import StepwellError
 
 if TYPE_CHECKING:
-    from stepwell.recipes.build import Experiment
-    from stepwell.recipes.schema import Recipe
+    from stepwell.recipes.experiment import Experiment
+    from stepwell.recipes.plan import Plan
     from stepwell.train.step import Training
 
 
-def recipe_of(what: str, settings: Sequence[str] = ()) -> Recipe:
-    """Of a run directory, or of a workload with its settings."""
-    from stepwell.recipes.load import check, load
+def plan_of(what: str, settings: Sequence[str] = ()) -> Plan:
+    """The plan of a run directory, or of a workload with its settings."""
+    from stepwell.recipes.load import load, saved_plan
     from stepwell.recipes.method import workload_files
     from stepwell.runs.directory import RECIPE
 
-    file = Path(what) / RECIPE
-    if not file.exists():
-        if what.endswith(".toml") or what in workload_files():
-            return load(what, settings)
-        if Path(what).is_dir():
-            raise StepwellError(f"{what} is not a run: it has no {RECIPE}. Train one with out={what}.")
-        raise StepwellError(
-            f"{what} is neither a run directory nor a workload (known: {', '.join(workload_files())})."
-        )
-    if settings:
-        raise StepwellError(
-            f"{' '.join(settings)}: settings belong to a workload, and {what} is a run: it keeps its own."
-        )
-    try:
-        return check(json.loads(file.read_text()), source=str(file))
-    except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise StepwellError(f"{file} cannot be read: {error}.") from None
+    if (Path(what) / RECIPE).exists():
+        if settings:
+            raise StepwellError(
+                f"{' '.join(settings)}: settings belong to a workload, and {what} is a run: it keeps its own."
+            )
+        return saved_plan(Path(what))
+    if what.endswith(".toml") or what in workload_files():
+        return load(what, settings)
+    if Path(what).is_dir():
+        raise StepwellError(f"{what} is not a run: it has no {RECIPE}. Train one with out={what}.")
+    raise StepwellError(
+        f"{what} is neither a run directory nor a workload (known: {', '.join(workload_files())})."
+    )
 
 
 SHORT_STEPS = 200
@@ -103,15 +98,14 @@ def _run_directory(options: argparse.Namespace) -> Path | None:
 
 
 def _finished_run(path: Path) -> Moment:
-    from accelerate import Accelerator
-
-    from stepwell.recipes.build import on_cpu, trained, training_of
+    from stepwell.recipes.experiment import trained
+    from stepwell.recipes.training import accelerator_of, training_of
     from stepwell.train import checkpoint
     from stepwell.train.checkpoint import to_device
 
     # The last weights: their average is another point, with another gradient.
     made = trained(path, averaged=False)
-    training = training_of(made, Accelerator(cpu=on_cpu(), mixed_precision=made.recipe.precision))
+    training = training_of(made, accelerator_of(made.recipe))
     found, _ = checkpoint.newest(path / "checkpoints")
     assert found is not None, "`trained` has just read it"
     training.optimizer.load_state_dict(to_device(found.tree["optimizer"], training.accelerator.device))
@@ -142,19 +136,19 @@ def _kept(path: Path, at: Sequence[int]) -> Iterator[Moment]:
 
 
 def _short_run(options: argparse.Namespace, at: Sequence[int]) -> Iterator[Moment]:
-    from accelerate import Accelerator
-
-    from stepwell.recipes.build import experiment, on_cpu, training_of
+    from stepwell.recipes.experiment import experiment
     from stepwell.recipes.load import load
+    from stepwell.recipes.training import accelerator_of, training_of
 
-    recipe = load(options.what, [f"steps={max(at, default=SHORT_STEPS)}", *options.settings])
-    ends = sorted(set(at)) or [recipe.steps]
-    if ends[-1] > recipe.steps:
+    plan = load(options.what, [f"steps={max(at, default=SHORT_STEPS)}", *options.settings])
+    steps = plan.recipe.steps
+    ends = sorted(set(at)) or [steps]
+    if ends[-1] > steps:
         raise StepwellError(
-            f"--at {ends[-1]} comes after the last step: leave steps={recipe.steps} out, or give more."
+            f"--at {ends[-1]} comes after the last step: leave steps={steps} out, or give more."
         )
-    made = experiment(recipe)
-    training = training_of(made, Accelerator(cpu=on_cpu(), mixed_precision=recipe.precision))
+    made = experiment(plan)
+    training = training_of(made, accelerator_of(plan.recipe))
     for note in (*made.data.notes, f"Training {ends[-1]} steps first; nothing is written."):
         if not options.json:
             print(note, flush=True)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from stepwell.cli.analyze.run_or_workload import add_arguments, count, recipe_of, whole_numbers
+from stepwell.cli.analyze.run_or_workload import add_arguments, count, plan_of, whole_numbers
 from stepwell.cli.options import require_extra
 from stepwell.core.errors import StepwellError
 from stepwell.runs.io import finite
@@ -16,7 +15,7 @@ from stepwell.runs.io import finite
 if TYPE_CHECKING:
     from stepwell.analyze.step_cost import StepCost, Stepped
     from stepwell.data.source import DataSet
-    from stepwell.recipes.schema import Recipe
+    from stepwell.recipes.plan import Plan
 
 
 METHODS = "uniform,neyman,alignment,beta-policy,loss-ema"
@@ -55,11 +54,11 @@ def run(options: argparse.Namespace) -> None:
 
     require.count("rounds", options.rounds)
     methods = split_methods(options.methods)
-    recipe = recipe_of(options.what, options.settings)
+    plan = plan_of(options.what, options.settings)
+    recipe = plan.recipe
     batches = whole_numbers("--batches", options.batches) or [recipe.batch]
-    recipes = _recipes(recipe, methods, batches)
-    found = _timed(recipe, recipes, options.rounds, count)
-    counts = {size: _published(recipe, size) for size in batches}
+    found = _timed(plan, methods, batches, options.rounds)
+    counts = {size: _published(plan, size) for size in batches}
     if options.json:
         plain = [each.plain() for each in found]
         print(json.dumps(finite({"costs": plain, "published": counts, "rounds": options.rounds})))
@@ -81,54 +80,40 @@ def split_methods(text: str) -> list[str]:
     return found
 
 
-def _recipes(recipe: Recipe, methods: Sequence[str], batches: Sequence[int]) -> dict[tuple[str, int], Recipe]:
-    """One checked recipe for each method at each batch: mistakes are told before anything is timed."""
-    from stepwell.recipes.load import check
-
-    return {
-        (method, batch): check(
-            {**asdict(recipe), "method": method, "batch": batch, "tracker": "none"},
-            source=f"method={method} batch={batch}",
-        )
-        for batch in batches
-        for method in methods
-    }
-
-
-def _timed(
-    recipe: Recipe, recipes: dict[tuple[str, int], Recipe], rounds: int, progress: Callable[[int, int], None]
-) -> list[StepCost]:
+def _timed(plan: Plan, methods: Sequence[str], batches: Sequence[int], rounds: int) -> list[StepCost]:
     from stepwell.analyze.step_cost import step_cost
-    from stepwell.recipes.build import experiment
+    from stepwell.recipes.experiment import data_of
+    from stepwell.recipes.plan import resolve
 
-    data = experiment(recipe).data
-    found: list[StepCost] = []
-    base: Stepped | None = None
-    before = 0
-    for (method, batch), each in recipes.items():
-        if base is None or batch != before:
-            base, before = _stepped(replace(each, method="uniform"), data), batch
-        found.append(step_cost(method, batch, base, _stepped(each, data), rounds))
-        progress(len(found), len(recipes))
-    return found
+    settings = plan.recipe.values()
+    # All are resolved first: mistakes are reported before anything is timed.
+    plans = {
+        method: resolve({**settings, "method": method}, source=f"method={method}")
+        for method in dict.fromkeys(["uniform", *methods])
+    }
+    data, costs = data_of(plan.recipe), list[StepCost]()
+    for batch in batches:
+        base = _stepped(plans["uniform"], batch, data)
+        for method in methods:
+            costs.append(step_cost(method, batch, base, _stepped(plans[method], batch, data), rounds))
+            count(len(costs), len(batches) * len(methods))
+    return costs
 
 
-def _stepped(recipe: Recipe, data: DataSet) -> Stepped:
-    from accelerate import Accelerator
-
+def _stepped(plan: Plan, batch: int, data: DataSet) -> Stepped:
     from stepwell.analyze.step_cost import stepped
-    from stepwell.recipes.build import Experiment, network_of, objective_of, on_cpu, training_of
+    from stepwell.recipes.experiment import Experiment, network_of
+    from stepwell.recipes.training import accelerator_of, training_of
 
-    made = Experiment(recipe, data, objective_of(recipe), network_of(recipe, data))
-    return stepped(training_of(made, Accelerator(cpu=on_cpu(), mixed_precision=recipe.precision)))
+    sized = plan.with_settings(batch=batch)
+    return stepped(training_of(Experiment(sized, data, network_of(sized, data)), accelerator_of(plan.recipe)))
 
 
-def _published(recipe: Recipe, batch: int) -> dict[str, float]:
-    """The paper's arithmetic for its own method, at the timesteps and the batch that are here."""
+def _published(plan: Plan, batch: int) -> dict[str, float]:
+    """The paper's arithmetic for its own method, with this plan's timesteps and batch."""
     from stepwell.analyze.step_cost import published_forwards, published_ratio
-    from stepwell.recipes.build import objective_of
 
-    timesteps = objective_of(recipe).process.timesteps or 1000
+    timesteps = plan.process.timesteps or 1000
     subset, _, _, every = PAPER
     return {
         "forwards": published_forwards(subset, timesteps, batch),

@@ -1,0 +1,158 @@
+"""A plan: a recipe that was checked as a whole and resolved once, for everything that runs or counts it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from typing import Any
+
+from stepwell.catalogue import build
+from stepwell.core.errors import StepwellError, unknown
+from stepwell.core.process import NoiseProcess
+from stepwell.core.sampler import TimestepSampler
+from stepwell.data.load import parse_classes
+from stepwell.evaluate.extractors import NAMES as EXTRACTORS
+from stepwell.generate.solvers import SOLVERS
+from stepwell.models import lora
+from stepwell.objective import Objective
+from stepwell.recipes.method import Method, parse_method
+from stepwell.recipes.schema import SETTINGS, SPELLINGS, TRACKERS, BadRecipe, Recipe
+from stepwell.weightings import Weighting
+
+FILL_IN = "PATH"
+"""Stands in shipped workloads for data that the user has to name."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A checked recipe with its method parsed and its process and weighting built."""
+
+    recipe: Recipe
+    method: Method
+    process: NoiseProcess
+    weighting: Weighting
+
+    @property
+    def objective(self) -> Objective:
+        """The loss that is trained."""
+        return Objective(self.process, self.weighting)
+
+    @property
+    def solver(self) -> str:
+        """The solver of generation, as this process understands the recipe's."""
+        return self.process.solver(self.recipe.solver)
+
+    def sampler(self) -> TimestepSampler:
+        """A new timestep sampler: each training has its own, because samplers learn."""
+        return build.sampler(self.method.sampler, self.process)
+
+    def with_settings(self, **changes: Any) -> Plan:
+        """The same plan with other plain settings; another method or process is another plan."""
+        if changes.keys() & {"method", "process"}:
+            raise ValueError("method and process are resolved already: resolve another recipe")
+        return replace(self, recipe=replace(self.recipe, **changes))
+
+
+def resolve(
+    settings: Mapping[str, Any],
+    mistakes: Sequence[str] = (),
+    source: str = "the recipe",
+    *,
+    data_needed: bool = True,
+) -> Plan:
+    """The plan of some settings, or one error that lists every mistake.
+
+    Without `data_needed`, workloads whose data are to be filled in by the user are accepted too.
+    """
+    mistakes = list(mistakes)
+    values: dict[str, Any] = {}
+    for word, value in settings.items():
+        name = SPELLINGS.get(word, word)
+        if name not in SETTINGS:
+            mistakes.append(str(unknown("setting", name, (*SETTINGS, *SPELLINGS))))
+            continue
+        value, mistake = _typed(name, value)
+        if mistake:
+            mistakes.append(mistake)
+        else:
+            values[name] = value
+    # Rules see defaults in place of wrong values, so that one mistake does not hide the others.
+    recipe = Recipe(**values)
+    mistakes += [text for name, s in SETTINGS.items() if (text := s.mistake(getattr(recipe, name)))]
+    mistakes += _combinations(recipe)
+    if data_needed and recipe.data == FILL_IN:
+        mistakes.append(
+            f"data={FILL_IN} is to be filled in: a folder of images, an .npz, CIFAR-10's folder or hub:NAME"
+        )
+    plan = _named_parts(recipe, mistakes)
+    if mistakes or plan is None:
+        raise BadRecipe(source, mistakes)
+    return plan
+
+
+def _typed(name: str, value: Any) -> tuple[Any, str]:
+    """The value in its setting's type, and what is wrong with it if it has none of them."""
+    types = SETTINGS[name].types
+    if float in types and type(value) is int:
+        value = float(value)
+    if str in types and not isinstance(value, str) and value is not None:
+        # 5,7 was read as a tuple, and is meant as it was written.
+        value = ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+    if type(value) in types:
+        return value, ""
+    names = " or ".join("none" if kind is type(None) else kind.__name__ for kind in types)
+    return value, f"{name} must be {names}, not {value!r}"
+
+
+def _combinations(recipe: Recipe) -> Iterator[str]:
+    """Mistakes of settings that exclude or need each other, and of packages that are not installed."""
+    if recipe.ema_kind == "constant" and recipe.ema > 1:
+        yield f"ema must lie in [0, 1], not {recipe.ema}"
+    if recipe.guidance != 1 and not (recipe.labels and recipe.label_dropout > 0):
+        yield (
+            f"guidance={recipe.guidance:g} compares a class with no class: it needs labels=true and "
+            "label_dropout above 0, or guidance=1"
+        )
+    if recipe.start_digest and not recipe.start:
+        yield "start_digest is of the weights that from= names: give both, or neither"
+    if recipe.lora > 0 and not recipe.start:
+        yield f"lora={recipe.lora} adapts a network that is trained already: name it with from=RUN"
+    if recipe.lora > 0 and not lora.is_available():
+        yield f"lora={recipe.lora} {lora.MISSING}"
+    factor, size = recipe.super_resolution, recipe.size
+    if factor == 1:
+        yield "super_resolution=1 would show the network the image itself: give 2 or more, or 0"
+    if factor > 1 and size is not None and size % factor:
+        yield f"super_resolution={factor} does not divide size={size}"
+    try:
+        parse_classes(recipe.only_classes)
+    except StepwellError as error:
+        yield str(error)
+    if recipe.extractor and recipe.extractor not in EXTRACTORS:
+        yield str(unknown("extractor", recipe.extractor, EXTRACTORS))
+    if recipe.tracker in TRACKERS and find_spec(recipe.tracker) is None:
+        yield f"tracker={recipe.tracker} needs a package that is not installed: pip install {recipe.tracker}"
+
+
+def _named_parts(recipe: Recipe, mistakes: list[str]) -> Plan | None:
+    """Process and method built for real, so that their own checks speak; None adds to the mistakes."""
+    process = None
+    try:
+        process = build.as_process(recipe.process)
+        if recipe.solver in SOLVERS:
+            process.solver(recipe.solver)
+    except StepwellError as error:
+        mistakes.append(str(error))
+    try:
+        method = parse_method(recipe.method)
+        weighting = build.weighting(method.weighting)
+        if process is None:
+            return None
+        plan = Plan(recipe, method, process, weighting)
+        plan.sampler()
+        weighting(process, process.grid()[:1])
+    except StepwellError as error:
+        mistakes.append(str(error))
+        return None
+    return plan

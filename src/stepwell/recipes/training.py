@@ -1,0 +1,114 @@
+"""From an experiment to its training: optimizer, EMA and pacer around the network, and its evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from stepwell.core.ranks import worker_group
+from stepwell.data.batches import Batches, Prefetched
+from stepwell.evaluate.bands import HeldOutLoss
+from stepwell.pacer import Pacer
+from stepwell.recipes.experiment import Experiment
+from stepwell.recipes.schema import Recipe
+from stepwell.train.duties import LoopSettings
+from stepwell.train.ema import Ema
+from stepwell.train.learning_rate import Warmup
+from stepwell.train.step import Training
+
+
+def on_cpu() -> bool:
+    """Whether no accelerator is available."""
+    return not (torch.cuda.is_available() or torch.backends.mps.is_available() or torch.xpu.is_available())
+
+
+def accelerator_of(recipe: Recipe, **more: Any) -> Accelerator:
+    """accelerate's view of this machine, in the recipe's precision."""
+    return Accelerator(cpu=on_cpu(), mixed_precision=recipe.precision, **more)
+
+
+def training_of(experiment: Experiment, accelerator: Accelerator) -> Training:
+    """Everything a training step needs, on the accelerator's device and ranks."""
+    recipe, objective = experiment.recipe, experiment.objective
+    network: nn.Module = experiment.denoiser
+    if recipe.channels_last:
+        network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    kind = torch.optim.AdamW if recipe.optimizer == "adamw" else torch.optim.Adam
+    optimizer = kind(
+        [parameter for parameter in network.parameters() if parameter.requires_grad],
+        lr=recipe.lr,
+        betas=(recipe.beta1, recipe.beta2),
+        weight_decay=recipe.weight_decay,
+        fused=True,
+    )
+    prepared, optimizer = accelerator.prepare(network, optimizer)
+    bare = accelerator.unwrap_model(prepared)
+
+    def loss_at(x0: Tensor, noise: Tensor, u: Tensor, condition: Any) -> Tensor:
+        # The bare network: a probe on one rank must not start a collective of DDP.
+        return objective(bare, x0, noise, u, condition).plain
+
+    batches = Batches(experiment.data.train, recipe.batch, recipe.seed)
+    pacer = Pacer(
+        experiment.plan.sampler(),
+        experiment.process,
+        objective.weighting,
+        loss_at=loss_at,
+        optimizer=optimizer,
+        network=bare,
+        group=worker_group(),
+    )
+    return Training(
+        accelerator=accelerator,
+        denoiser=torch.compile(prepared) if recipe.compile else prepared,  # type: ignore[arg-type]
+        objective=objective,
+        pacer=pacer,
+        batches=batches if experiment.data.train.in_memory else Prefetched(batches),
+        optimizer=optimizer,
+        warm_up=Warmup(recipe.lr, recipe.warm_up_steps),
+        ema=Ema(bare.parameters(), recipe.ema, recipe.ema_kind),
+        seed=recipe.seed,
+        accumulate=recipe.accumulate,
+        clip=recipe.clip,
+        channels_last=recipe.channels_last,
+        conditioning=experiment.conditioning,
+    )
+
+
+def loop_settings(experiment: Experiment, world: int, inexact: bool = False) -> LoopSettings:
+    """How long the loop runs, and how often it records, evaluates and saves."""
+    recipe, source = experiment.recipe, experiment.data.train
+    return LoopSettings(
+        limit=recipe.limit,
+        batch_images=recipe.batch * recipe.accumulate * world,
+        data_images=len(source),
+        example_shape=source.shape,
+        record_every=recipe.record_every,
+        evaluate_every=recipe.evaluate_every,
+        checkpoint_every=recipe.checkpoint_every,
+        keep=recipe.keep,
+        inexact=inexact,
+    )
+
+
+def evaluation_of(experiment: Experiment, device: torch.device) -> Callable[[nn.Module], dict[str, Any]]:
+    """The held-out losses of a network, as the loop records them."""
+    recipe, held_out = experiment.recipe, experiment.data.held_out
+    count = min(recipe.evaluate_images, len(held_out))
+    # Every run of a workload must see the same held-out images, whatever its seed.
+    chosen = torch.randperm(len(held_out), generator=torch.Generator().manual_seed(0))[:count]
+    x0 = held_out.examples(chosen).to(device)
+    labels = held_out.labels[chosen].to(device) if recipe.labels and held_out.labels is not None else None
+    condition = experiment.conditioning.of(x0, labels)
+    losses = HeldOutLoss(experiment.process, x0, condition, bands=recipe.bands, seed=0)
+
+    def evaluate(network: nn.Module) -> dict[str, Any]:
+        measured = losses(network)
+        objectives = {f"objective/{name}": value for name, value in measured.objectives.items()}
+        return {"bands": measured.plain.tolist(), **objectives}
+
+    return evaluate
