@@ -4,44 +4,10 @@ from __future__ import annotations
 
 import torch
 from accelerate import Accelerator
-from diffusers import FlowMatchEulerDiscreteScheduler, SD3Transformer2DModel, training_utils
+from diffusers import FlowMatchEulerDiscreteScheduler, training_utils
+from diffusers_parts import encode_prompt, held_out_flow_loss, tiny_transformer
 from fashion import Outcome, TextEncoder, endless, images, labels, latents_of
-from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
-
-
-def tiny_transformer() -> SD3Transformer2DModel:
-    """For latents [B, 4, 8, 8] and texts [B, 2, 16]."""
-    return SD3Transformer2DModel(
-        sample_size=8,
-        patch_size=2,
-        in_channels=4,
-        out_channels=4,
-        num_layers=2,
-        attention_head_dim=8,
-        num_attention_heads=4,
-        joint_attention_dim=16,
-        caption_projection_dim=32,
-        pooled_projection_dim=32,
-        pos_embed_max_size=8,
-    )
-
-
-def encode_prompt(text_encoder: nn.Module, input_ids: Tensor) -> dict[str, Tensor]:
-    """What the transformer is told beside the time."""
-    text = text_encoder(input_ids)
-    return {"encoder_hidden_states": text, "pooled_projections": text.flatten(1)}
-
-
-@torch.no_grad()
-def held_out_loss(transformer: nn.Module, text_encoder: nn.Module) -> float:
-    """At fixed times with fixed noise, without weights."""
-    x0, sigmas = latents_of(images(128, held_out=True)), (torch.arange(128) + 0.5) / 128
-    noise = torch.randn(x0.shape, generator=torch.Generator().manual_seed(0))
-    noisy = torch.lerp(x0, noise, sigmas.view(-1, 1, 1, 1))
-    prompt = encode_prompt(text_encoder, labels(128, held_out=True))
-    model_pred = transformer(noisy, timestep=1000 * sigmas, **prompt).sample
-    return (model_pred - (noise - x0)).square().mean().item()
 
 
 def main(steps: int = 300, weighting_scheme: str = "none") -> Outcome:
@@ -54,7 +20,7 @@ def main(steps: int = 300, weighting_scheme: str = "none") -> Outcome:
     dataloader = DataLoader(TensorDataset(images(), labels()), batch_size=16, shuffle=True, drop_last=True)
     transformer, optimizer, dataloader = accelerator.prepare(transformer, optimizer, dataloader)
 
-    before, losses = held_out_loss(transformer, text_encoder), []
+    before, losses = held_out_flow_loss(transformer, text_encoder), []
     for pixel_values, input_ids in endless(dataloader, steps):
         model_input, prompt = latents_of(pixel_values), encode_prompt(text_encoder, input_ids)
         noise = torch.randn_like(model_input)
@@ -73,7 +39,7 @@ def main(steps: int = 300, weighting_scheme: str = "none") -> Outcome:
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
-    return Outcome(before, held_out_loss(transformer, text_encoder), losses)
+    return Outcome(before, held_out_flow_loss(transformer, text_encoder), losses)
 
 
 if __name__ == "__main__":

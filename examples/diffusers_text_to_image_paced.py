@@ -5,39 +5,13 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from accelerate import Accelerator
-from diffusers import DDPMScheduler, UNet2DConditionModel
+from diffusers import DDPMScheduler
 from diffusers.training_utils import EMAModel, compute_snr
+from diffusers_parts import held_out_loss, tiny_unet
 from fashion import Outcome, TextEncoder, endless, images, labels, latents_of
-from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from stepwell import Pacer, loss_at
-
-
-def tiny_unet() -> UNet2DConditionModel:
-    """For latents [B, 4, 8, 8] and texts [B, 2, 16]."""
-    return UNet2DConditionModel(
-        8,
-        in_channels=4,
-        out_channels=4,
-        layers_per_block=1,
-        block_out_channels=(16, 32),
-        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
-        up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
-        cross_attention_dim=16,
-        attention_head_dim=8,
-        norm_num_groups=8,
-    )
-
-
-@torch.no_grad()
-def held_out_loss(unet: nn.Module, text_encoder: nn.Module, scheduler: DDPMScheduler) -> float:
-    """At fixed timesteps with fixed noise, without weights."""
-    latents, timesteps = latents_of(images(128, held_out=True)), torch.arange(128) * 1000 // 128
-    noise = torch.randn(latents.shape, generator=torch.Generator().manual_seed(0))
-    text = text_encoder(labels(128, held_out=True))
-    model_pred = unet(scheduler.add_noise(latents, noise, timesteps), timesteps, text).sample
-    return F.mse_loss(model_pred, scheduler.get_velocity(latents, noise, timesteps)).item()
 
 
 def main(steps: int = 200, snr_gamma: float = 5.0) -> Outcome:
@@ -53,7 +27,8 @@ def main(steps: int = 200, snr_gamma: float = 5.0) -> Outcome:
     accelerator.register_for_checkpointing(pacer.attach(optimizer))
     ema = EMAModel(unet.parameters(), decay=0.99)
 
-    before, losses = held_out_loss(unet, text_encoder, scheduler), []
+    held_out = latents_of(images(128, held_out=True)), text_encoder(labels(128, held_out=True))
+    before, losses = held_out_loss(unet, scheduler, *held_out), []
     for pixel_values, input_ids in endless(dataloader, 2 * steps):
         with accelerator.accumulate(unet):
             latents = latents_of(pixel_values)
@@ -76,7 +51,7 @@ def main(steps: int = 200, snr_gamma: float = 5.0) -> Outcome:
         if accelerator.sync_gradients:
             ema.step(unet.parameters())
         losses.append(loss.item())
-    return Outcome(before, held_out_loss(unet, text_encoder, scheduler), losses)
+    return Outcome(before, held_out_loss(unet, scheduler, *held_out), losses)
 
 
 if __name__ == "__main__":

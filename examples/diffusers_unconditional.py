@@ -5,42 +5,26 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from accelerate import Accelerator
-from diffusers import DDPMScheduler, UNet2DModel
+from diffusers import DDPMScheduler
 from diffusers.training_utils import EMAModel
+from diffusers_parts import held_out_loss, tiny_unconditional_unet
 from fashion import Outcome, endless, images
-from torch import nn
 from torch.utils.data import DataLoader
-
-
-@torch.no_grad()
-def held_out_loss(model: nn.Module, scheduler: DDPMScheduler) -> float:
-    """At fixed timesteps with fixed noise: a curve over random ones shows the timesteps, not the training."""
-    x0, timesteps = images(128, held_out=True), torch.arange(128) * 1000 // 128
-    noise = torch.randn(x0.shape, generator=torch.Generator().manual_seed(0))
-    return F.mse_loss(model(scheduler.add_noise(x0, noise, timesteps), timesteps).sample, noise).item()
 
 
 def main(steps: int = 200, save_to: str | None = None) -> Outcome:
     """Train for some updates of two micro-batches each."""
     torch.manual_seed(0)
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
-    model = UNet2DModel(
-        16,
-        in_channels=1,
-        out_channels=1,
-        layers_per_block=1,
-        block_out_channels=(8, 16),
-        down_block_types=("DownBlock2D", "DownBlock2D"),
-        up_block_types=("UpBlock2D", "UpBlock2D"),
-        norm_num_groups=4,
-    )
+    model = tiny_unconditional_unet()
     scheduler = DDPMScheduler(num_train_timesteps=1000)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     dataloader = DataLoader(images(), batch_size=8, shuffle=True, drop_last=True)
     model, optimizer, dataloader = accelerator.prepare(model, optimizer, dataloader)
     ema = EMAModel(model.parameters(), decay=0.99)
 
-    before, losses = held_out_loss(model, scheduler), []
+    held_out = images(128, held_out=True)
+    before, losses = held_out_loss(model, scheduler, held_out), []
     for clean_images in endless(dataloader, 2 * steps):
         noise = torch.randn_like(clean_images)
         timesteps = torch.randint(0, scheduler.config.num_train_timesteps, (len(clean_images),))
@@ -58,7 +42,7 @@ def main(steps: int = 200, save_to: str | None = None) -> Outcome:
         losses.append(loss.item())
     if save_to is not None:
         accelerator.save_state(save_to)
-    return Outcome(before, held_out_loss(model, scheduler), losses)
+    return Outcome(before, held_out_loss(model, scheduler, held_out), losses)
 
 
 if __name__ == "__main__":

@@ -4,21 +4,11 @@ from __future__ import annotations
 
 import torch
 from fashion import Outcome, images, labels
-from guided_protocol import GaussianDiffusion
+from guided_protocol import GaussianDiffusion, held_out_loss
 from small_network import SmallNetwork
 from torch.utils.data import DataLoader, TensorDataset
 
 import stepwell
-
-
-@torch.no_grad()
-def held_out_loss(model: SmallNetwork, diffusion: GaussianDiffusion) -> float:
-    """At fixed timesteps with fixed noise."""
-    x, generator = images(256, held_out=True), torch.Generator().manual_seed(0)
-    noise = torch.randn(x.shape, generator=generator)
-    told = {"y": labels(256, held_out=True)}
-    losses = diffusion.training_losses(model, x, torch.arange(256) * 1000 // 256, told, noise)
-    return losses["loss"].mean().item()
 
 
 def main(steps: int = 200) -> Outcome:

@@ -51,25 +51,15 @@ def batches(steps: int) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
         yield x[rows], {"y": y[rows]}
 
 
-@torch.no_grad()
-def held_out_loss(model: SmallNetwork, diffusion: guided.GaussianDiffusion) -> float:
-    """At fixed timesteps with fixed noise."""
-    x, generator = images(256, held_out=True), torch.Generator().manual_seed(0)
-    noise = torch.randn(x.shape, generator=generator)
-    told = {"y": labels(256, held_out=True)}
-    losses = diffusion.training_losses(model, x, torch.arange(256) * 1000 // 256, told, noise)
-    return losses["loss"].mean().item()
-
-
 def main(steps: int = 200) -> Outcome:
     """Train for some updates of two micro-batches each."""
     torch.manual_seed(0)
     model, diffusion = SmallNetwork(time_scale=1000, classes=10), guided.GaussianDiffusion()
-    before = held_out_loss(model, diffusion)
+    before = guided.held_out_loss(model, diffusion)
     schedule_sampler = guided.UniformSampler(diffusion)
     loop = TrainLoop(model, diffusion, schedule_sampler)
     loop.run_loop(batches(steps))
-    return Outcome(before, held_out_loss(model, diffusion), loop.losses)
+    return Outcome(before, guided.held_out_loss(model, diffusion), loop.losses)
 
 
 if __name__ == "__main__":

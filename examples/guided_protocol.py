@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
+from fashion import images, labels
 from torch import Tensor, nn
 
 
@@ -75,3 +76,13 @@ class MixedPrecisionTrainer:
     def optimize(self, opt: torch.optim.Optimizer) -> bool:
         opt.step()
         return True
+
+
+@torch.no_grad()
+def held_out_loss(model: nn.Module, diffusion: GaussianDiffusion) -> float:
+    """At fixed timesteps with fixed noise."""
+    x, generator = images(256, held_out=True), torch.Generator().manual_seed(0)
+    noise = torch.randn(x.shape, generator=generator)
+    condition = {"y": labels(256, held_out=True)}
+    losses = diffusion.training_losses(model, x, torch.arange(256) * 1000 // 256, condition, noise)
+    return losses["loss"].mean().item()

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from diffusers import DDPMScheduler
 from fashion import Outcome, images
-from small_network import SmallNetwork
+from small_network import SmallNetwork, held_out_loss
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -37,20 +37,12 @@ class Diffusion(lightning.LightningModule):
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.AdamW(self.net.parameters(), lr=2e-3)
 
-    @torch.no_grad()
-    def held_out_loss(self) -> float:
-        """At fixed timesteps with fixed noise."""
-        x0, generator = images(256, held_out=True), torch.Generator().manual_seed(0)
-        timesteps, noise = torch.arange(256) * 1000 // 256, torch.randn(x0.shape, generator=generator)
-        output = self.net(self.ddpm.add_noise(x0, noise, timesteps), timesteps)
-        return F.mse_loss(output, noise).item()
-
 
 def main(steps: int = 200) -> Outcome:
     """Train for some updates of two micro-batches each."""
     torch.manual_seed(0)
     diffusion = Diffusion(DDPMScheduler())
-    before = diffusion.held_out_loss()
+    before = held_out_loss(diffusion.net, diffusion.ddpm)
     callbacks = [stepwell.integrations.lightning.PacerCallback(diffusion.pacer)]
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     with warnings.catch_warnings():
@@ -64,7 +56,7 @@ def main(steps: int = 200) -> Outcome:
             **quiet,
         )
         trainer.fit(diffusion, DataLoader(images(), batch_size=16, shuffle=True, drop_last=True))
-    return Outcome(before, diffusion.held_out_loss(), diffusion.kept)
+    return Outcome(before, held_out_loss(diffusion.net, diffusion.ddpm), diffusion.kept)
 
 
 if __name__ == "__main__":

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import torch
 from fashion import Outcome, images
-from lucidrains_protocol import GaussianDiffusion
+from lucidrains_protocol import GaussianDiffusion, held_out_loss
 from small_network import SmallNetwork
 from torch.utils.data import DataLoader
 
 import stepwell
 from stepwell.integrations import lucidrains
-
-
-@torch.no_grad()
-def held_out_loss(diffusion: GaussianDiffusion) -> float:
-    """At fixed timesteps with fixed noise."""
-    x, generator = images(256, held_out=True), torch.Generator().manual_seed(0)
-    times, noise = torch.arange(256) * 1000 // 256, torch.randn(x.shape, generator=generator)
-    return diffusion((x + 1) / 2, times=times, noise=noise).item()
 
 
 def main(steps: int = 200) -> Outcome:

@@ -6,6 +6,7 @@ Written anew and as short as can be, for the example; the package has the rest.
 from __future__ import annotations
 
 import torch
+from fashion import images
 from torch import Tensor, nn
 
 
@@ -40,3 +41,11 @@ class GaussianDiffusion(nn.Module):
         losses = (output - (signal * noise - rest * x)).square().flatten(1).mean(1)
         losses = losses * self.loss_weight[times]
         return losses if loss_reduction == "none" else losses.mean()
+
+
+@torch.no_grad()
+def held_out_loss(diffusion: GaussianDiffusion) -> float:
+    """At fixed timesteps with fixed noise."""
+    x, generator = images(256, held_out=True), torch.Generator().manual_seed(0)
+    times, noise = torch.arange(256) * 1000 // 256, torch.randn(x.shape, generator=generator)
+    return diffusion((x + 1) / 2, times=times, noise=noise).item()

@@ -4,22 +4,12 @@ from __future__ import annotations
 
 import torch
 from fashion import Outcome, images, labels
-from sit_protocol import Transport
+from sit_protocol import Transport, held_out_loss
 from small_network import SmallNetwork
 from torch.utils.data import DataLoader, TensorDataset
 
 import stepwell
 from stepwell.integrations import sit
-
-
-@torch.no_grad()
-def held_out_loss(model: SmallNetwork) -> float:
-    """At fixed times with fixed noise."""
-    x1, generator = images(256, held_out=True), torch.Generator().manual_seed(0)
-    t, noise = (torch.arange(256) + 0.5) / 256, torch.randn(x1.shape, generator=generator)
-    part = t[:, None, None, None]
-    output = model(part * x1 + (1 - part) * noise, t, labels(256, held_out=True))
-    return (output - (x1 - noise)).square().mean().item()
 
 
 def main(steps: int = 200) -> Outcome:

@@ -9,6 +9,7 @@ import enum
 from typing import Any
 
 import torch
+from fashion import images, labels
 from torch import Tensor, nn
 
 
@@ -69,3 +70,14 @@ class Transport:
                 # v = (x_t - x0) / t: an error of the noise is 1 / t as large in the velocity.
                 error = error / (1 - noise_share)
         return {"loss": error.square().flatten(1).mean(1), "pred": output}
+
+
+@torch.no_grad()
+def held_out_loss(model: nn.Module) -> float:
+    """At fixed times with fixed noise."""
+    x1, generator = images(256, held_out=True), torch.Generator().manual_seed(0)
+    t, noise = (torch.arange(256) + 0.5) / 256, torch.randn(x1.shape, generator=generator)
+    part = t[:, None, None, None]
+    output = model(part * x1 + (1 - part) * noise, t, labels(256, held_out=True))
+    loss: Tensor = (output - (x1 - noise)).square().mean()
+    return loss.item()

@@ -1,9 +1,12 @@
-"""The network of examples whose hosts bring none: a few convolutions, told a time and perhaps a label."""
+"""The network of examples whose hosts have none: a few convolutions, given time and perhaps a label."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
+from fashion import images
 from torch import Tensor, nn
 
 EMBEDDING = 64
@@ -37,3 +40,11 @@ class SmallNetwork(nn.Module):
         """[B, 64]: waves of several lengths."""
         angles = time[:, None] * torch.logspace(0, 2, EMBEDDING // 2, device=time.device)
         return torch.cat([angles.sin(), angles.cos()], dim=1)
+
+
+@torch.no_grad()
+def held_out_loss(network: nn.Module, scheduler: Any) -> float:
+    """At fixed timesteps with fixed noise: random ones would show the timesteps, not the training."""
+    x0, generator = images(256, held_out=True), torch.Generator().manual_seed(0)
+    timesteps, noise = torch.arange(256) * 1000 // 256, torch.randn(x0.shape, generator=generator)
+    return F.mse_loss(network(scheduler.add_noise(x0, noise, timesteps), timesteps), noise).item()

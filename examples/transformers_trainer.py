@@ -9,7 +9,7 @@ import torch.nn.functional as F
 import transformers
 from diffusers import DDPMScheduler
 from fashion import Outcome, images
-from small_network import SmallNetwork
+from small_network import SmallNetwork, held_out_loss
 from torch import Tensor, nn
 
 
@@ -30,20 +30,12 @@ class Diffusion(nn.Module):
         self.kept.append(loss.item())
         return {"loss": loss}
 
-    @torch.no_grad()
-    def held_out_loss(self) -> float:
-        """At fixed timesteps with fixed noise."""
-        x0, generator = images(256, held_out=True), torch.Generator().manual_seed(0)
-        timesteps, noise = torch.arange(256) * 1000 // 256, torch.randn(x0.shape, generator=generator)
-        output = self.net(self.ddpm.add_noise(x0, noise, timesteps), timesteps)
-        return F.mse_loss(output, noise).item()
-
 
 def main(steps: int = 200) -> Outcome:
     """Train for some updates of two micro-batches each."""
     torch.manual_seed(0)
     diffusion = Diffusion(DDPMScheduler())
-    before = diffusion.held_out_loss()
+    before = held_out_loss(diffusion.net, diffusion.ddpm)
     callbacks: list[transformers.TrainerCallback] = []
     with tempfile.TemporaryDirectory() as folder:
         args = transformers.TrainingArguments(
@@ -62,7 +54,7 @@ def main(steps: int = 200) -> Outcome:
         )
         data = [{"pixel_values": image} for image in images()]
         transformers.Trainer(diffusion, args, train_dataset=data, callbacks=callbacks).train()
-    return Outcome(before, diffusion.held_out_loss(), diffusion.kept)
+    return Outcome(before, held_out_loss(diffusion.net, diffusion.ddpm), diffusion.kept)
 
 
 if __name__ == "__main__":

@@ -34,28 +34,21 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "Draw": "core.sampler",
-    "Feedback": "core.feedback",
-    "NoiseProcess": "core.process",
-    "Objective": "objective",
-    "Pacer": "pacer",
-    "StepwellError": "core.errors",
-    "Tick": "core.tick",
-    "TimestepSampler": "core.sampler",
-    "Weighting": "weightings",
-    "mix": "samplers.combinators",
-    "process": "catalogue.build",
-    "process_from": "processes.scheduler",
-    "sampler": "catalogue.build",
-    "shift": "samplers.warped",
-    "stratified": "samplers.combinators",
-    "unbiased": "samplers.combinators",
-    "warm_up": "samplers.combinators",
-    "weighting": "catalogue.build",
-    "within": "samplers.warped",
+_NAMES = {
+    "catalogue.build": "process sampler weighting",
+    "core.errors": "StepwellError",
+    "core.feedback": "Feedback",
+    "core.process": "NoiseProcess",
+    "core.sampler": "Draw TimestepSampler",
+    "core.tick": "Tick",
+    "objective": "Objective",
+    "pacer": "Pacer",
+    "processes.scheduler": "process_from",
+    "samplers.combinators": "mix stratified unbiased warm_up",
+    "samplers.warped": "shift within",
+    "weightings": "Weighting",
 }
-
+_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 _DEPRECATED = {
     "ProbeSpec": "stepwell.core.probe.ProbeSpec",
     "Signal": "stepwell.core.feedback.Signal",

@@ -42,20 +42,14 @@ class PacerCallback(TrainerCallback):
         self._draws = self.pacer.draws
         self.pacer.attach(kwargs["optimizer"])
 
-    def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
         self.pacer.train()
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, *args: Any, **kwargs: Any) -> None:
         self.pacer.eval()
         require_draws(self.pacer, self._draws, "compute_loss (or the model's forward)")
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, *args: Any, **kwargs: Any) -> None:
         self.pacer.detach()
 
     def on_log(

@@ -38,9 +38,10 @@ class LoopCheck:
     """Looks for reversed time in the host's loop: at the first forward pass after each of the first draws.
 
     The host's noise is unknown there, so only one mistake can be found: 1 - u explains the inputs, not u.
+    Without a network it does nothing.
     """
 
-    def __init__(self, process: NoiseProcess, network: nn.Module) -> None:
+    def __init__(self, process: NoiseProcess, network: nn.Module | None) -> None:
         self._process, self._network = process, network
         self._expected: tuple[Tensor, PerExample] | None = None
         self._errors: list[Tensor] = []
@@ -50,7 +51,7 @@ class LoopCheck:
     def expect(self, x0: Tensor, u: PerExample) -> None:
         """The host is about to train on x0 [B, ...] at u [B]."""
         self.cancel()
-        if self._remaining > 0:
+        if self._network is not None and self._remaining > 0:
             self._expected = (x0.detach(), u)
             # For one forward pass only: hosts copy and pickle their networks.
             self._handle = on_forward(self._network, self._check)
@@ -115,16 +116,19 @@ class Mix(NamedTuple):
 
 
 class ProbeCheck:
-    """Compares the network's inputs inside `loss_at`, where x0 and noise are known, with the process."""
+    """Compares the network's inputs inside `loss_at`, where x0 and noise are known, with the process.
 
-    def __init__(self, process: NoiseProcess, network: nn.Module) -> None:
+    Without a network it does nothing.
+    """
+
+    def __init__(self, process: NoiseProcess, network: nn.Module | None) -> None:
         self._process, self._network = process, network
         self._calls = 0
 
     @contextmanager
     def during(self, x0: Tensor, noise: Tensor, u: PerExample) -> Iterator[None]:
         """Check the forward passes while the host computes losses of x0 [B, ...] at u [B] with this noise."""
-        if self._calls >= PROBE_CALLS or x0.shape != noise.shape:
+        if self._network is None or self._calls >= PROBE_CALLS or x0.shape != noise.shape:
             yield
             return
         self._calls += 1

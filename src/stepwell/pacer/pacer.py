@@ -114,7 +114,7 @@ class Pacer:
             tick = self._counter.tick(self._group) if tick is None else tick
             self._probe_loop.add_batch(x0, tick, condition, self._group)
             draw = self.sampler.draw(x0, tick)
-            self._probe_loop.expect_input(x0, draw.u)
+            self._probe_loop.loop_check.expect(x0, draw.u)
             self._window.add_draw(draw, tick)
             self._counter.next_micro_batch(tick)
             self.draws += 1

@@ -46,7 +46,7 @@ class ProbeLoop:
         network = getattr(loss_at, "network", None) if network is None else network
         self.sampler, self._optimizer = sampler, optimizer
         self.probe: Probe = probe_for(sampler.probe)
-        self._loop_check = None if network is None else LoopCheck(process, network)
+        self.loop_check = LoopCheck(process, network)
         self._loss: ProbeLoss | None = None
         self._setup: ProbeSetup | None = None
         self._context: ProbeContext | None = None
@@ -94,11 +94,6 @@ class ProbeLoop:
         self.probe.add_batch(x0, condition, self.sampler.probe, group.world)
         self._context = ProbeContext(tick, x0, condition, group, self._setup)
 
-    def expect_input(self, x0: Tensor, u: PerExample) -> None:
-        """The host's next forward pass should have the noise of u [B]."""
-        if self._loop_check is not None:
-            self._loop_check.expect(x0, u)
-
     def remember_autocast(self, tensor: Tensor) -> None:
         """Called where the host's autocast may be on: optimizers are often stepped outside of it."""
         if self._loss is not None:
@@ -106,8 +101,7 @@ class ProbeLoop:
 
     def before(self, tick: Tick) -> None:
         """The optimizer is about to step."""
-        if self._loop_check is not None:
-            self._loop_check.cancel()
+        self.loop_check.cancel()
         spec = self.sampler.probe
         self._due = spec if spec is not None and spec.due(tick.step) else None
         if self._due is not None and self._context is not None:
@@ -131,7 +125,7 @@ class ProbeLoss:
         _require_same_process(process, loss_at)
         self._loss_at = loss_at
         self._network = network
-        self._check = None if network is None else ProbeCheck(process, network)
+        self._check = ProbeCheck(process, network)
         self._autocast: torch.dtype | None = None
 
     def remember_autocast(self, device: torch.device) -> None:
@@ -146,7 +140,7 @@ class ProbeLoss:
                 "inference_mode is on, where no gradient can be taken: step the optimizer outside of it."
             )
         self.remember_autocast(x0.device)
-        check = nullcontext() if self._check is None else self._check.during(x0, noise, u)
+        check = self._check.during(x0, noise, u)
         with self._host_autocast(x0.device), batch_statistics_kept(self._network), check:
             losses = self._loss_at(x0, noise, u, condition)
         if not isinstance(losses, Tensor) or losses.shape != u.shape:
