@@ -15,7 +15,7 @@ from stepwell.core.feedback import Feedback
 from stepwell.core.probe import DecreaseSpec, GradientSpec
 from stepwell.core.sampler import Metrics
 from stepwell.pacer import CallOrderError, Pacer, window
-from stepwell.samplers.static import Static
+from stepwell.samplers.one_density import Static
 
 PROCESS = stepwell.process("linear")
 

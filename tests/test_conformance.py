@@ -28,7 +28,7 @@ from stepwell.core.feedback import Feedback
 from stepwell.core.probe import GradientSpec
 from stepwell.core.sampler import Draw, Metrics, State, TimestepSampler
 from stepwell.core.tick import Tick
-from stepwell.samplers.static import Static
+from stepwell.samplers.one_density import Static
 
 RATE = 1e-6
 NOW = Tick(seed=1, step=START)

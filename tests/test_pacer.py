@@ -16,7 +16,7 @@ from stepwell.core.probe import GradientSpec
 from stepwell.core.sampler import Draw, Metrics, TimestepSampler
 from stepwell.core.tick import Tick
 from stepwell.pacer import CallOrderError, Pacer
-from stepwell.samplers.static import Static
+from stepwell.samplers.one_density import Static
 
 
 def pacer(name: str = "loss-ema", **more: Any) -> Pacer:

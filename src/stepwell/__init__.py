@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from stepwell.pacer import Pacer as Pacer
     from stepwell.processes.scheduler import process_from as process_from
     from stepwell.samplers.combinators import mix as mix
+    from stepwell.samplers.combinators import shift as shift
     from stepwell.samplers.combinators import stratified as stratified
     from stepwell.samplers.combinators import unbiased as unbiased
     from stepwell.samplers.combinators import warm_up as warm_up
-    from stepwell.samplers.warped import shift as shift
-    from stepwell.samplers.warped import within as within
+    from stepwell.samplers.combinators import within as within
     from stepwell.weightings import Weighting as Weighting
 
 __version__ = "0.1.0"
@@ -44,8 +44,7 @@ _NAMES = {
     "objective": "Objective",
     "pacer": "Pacer",
     "processes.scheduler": "process_from",
-    "samplers.combinators": "mix stratified unbiased warm_up",
-    "samplers.warped": "shift within",
+    "samplers.combinators": "mix shift stratified unbiased warm_up within",
     "weightings": "Weighting",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}

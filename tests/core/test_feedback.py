@@ -16,7 +16,7 @@ from stepwell.core.probe import DecreaseSpec, GradientSpec
 from stepwell.core.ranks import Alone
 from stepwell.core.sampler import Metrics, State, TimestepSampler, require_kind
 from stepwell.core.tick import Tick
-from stepwell.samplers.static import OneDensity, Static
+from stepwell.samplers.one_density import OneDensity, Static
 
 LINEAR = stepwell.process("linear")
 UNIFORM = Static(Uniform(), "uniform")

@@ -8,7 +8,7 @@ from torch import Tensor
 
 import stepwell
 from stepwell.core.density import Uniform
-from stepwell.samplers.static import Static
+from stepwell.samplers.one_density import Static
 
 V, TICK = torch.tensor([0.2, 0.7]), stepwell.Tick()
 

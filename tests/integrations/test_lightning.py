@@ -16,7 +16,7 @@ from stepwell.core.feedback import Feedback
 from stepwell.core.probe import DecreaseSpec
 from stepwell.core.sampler import Metrics
 from stepwell.pacer import CallOrderError, Pacer
-from stepwell.samplers.static import Static
+from stepwell.samplers.one_density import Static
 
 lightning = pytest.importorskip("lightning")
 

@@ -22,7 +22,7 @@ from stepwell.models.denoiser import Condition
 from stepwell.pacer import Pacer
 from stepwell.probes import NoProbe, probe_for
 from stepwell.probes.decrease import Decrease
-from stepwell.samplers.static import Static
+from stepwell.samplers.one_density import Static
 
 SUBSET = (0.0005, 0.3005, 0.9995)
 GRID = (0.0005, 0.1005, 0.2505, 0.5005, 0.9995)

@@ -682,7 +682,7 @@ def test_a_gain_shrinks_by_what_noise_would_give() -> None:
     mean, spread = (0.5 + 0.75**0.5) / 2, (0.75**0.5 - 0.5) / 2
     left = 1 - 4 * (spread**2 / 3) / mean**2
     expected = torch.tensor([1.0, mean]) / ((1 + mean) / 2) * torch.tensor([1, left])
-    assert gains.sure().tolist() == pytest.approx(expected.tolist(), rel=1e-3)
+    assert gains.significant().tolist() == pytest.approx(expected.tolist(), rel=1e-3)
     assert bool(gains.ready)
 
 

@@ -19,7 +19,7 @@ from stepwell.core.feedback import Feedback, GradientSignal
 from stepwell.core.probe import DecreaseSpec, GradientSpec, ProbeSpec
 from stepwell.core.sampler import Metrics, TimestepSampler
 from stepwell.core.tick import Tick
-from stepwell.samplers.static import Static
+from stepwell.samplers.one_density import Static
 
 LINEAR = stepwell.process("linear")
 FLOW = stepwell.process("flow")

@@ -29,7 +29,7 @@ from stepwell.pacer import Pacer
 from stepwell.probes.context import ProbeSetup
 from stepwell.probes.examples import between, forked
 from stepwell.samplers.gradients import strata_spec
-from stepwell.samplers.static import Static
+from stepwell.samplers.one_density import Static
 from stepwell.train.ema import Ema
 from stepwell.train.learning_rate import Warmup
 from stepwell.train.step import Training, train_step

@@ -15,8 +15,7 @@ from stepwell.core.errors import InvalidParameter, Unsupported, unknown
 from stepwell.core.process import NoiseProcess
 from stepwell.core.sampler import TimestepSampler
 from stepwell.processes.scheduler import process_from
-from stepwell.samplers.combinators import mix_uniform, stratified, unbiased, warm_up
-from stepwell.samplers.warped import shift, within
+from stepwell.samplers.combinators import mix_uniform, shift, stratified, unbiased, warm_up, within
 from stepwell.weightings import Weighting
 
 _SHAPING = tuple(parameter.name for parameter in SHAPING)

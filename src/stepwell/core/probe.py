@@ -1,4 +1,7 @@
-"""What a sampler may ask to be measured, and how often: the sampler owns these numbers, nobody else."""
+"""What a sampler asks to be measured around updates: gradients per stratum of time, or the loss decrease.
+
+A spec says what, where in time and at which steps; `stepwell.probes` measures it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Self
 
 from stepwell.core import require
 from stepwell.core.errors import InvalidParameter
@@ -16,11 +19,11 @@ Times = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class ProbeSpec(ABC):
-    """What every probe has: a rhythm and an objective."""
+    """What all probes have: an interval and an objective."""
 
     every_steps: int
     target: str | None = None
-    """The weighting whose objective counts, as NAME or NAME:key=value,...; None: the one that is trained."""
+    """The weighting of the objective that counts, as NAME or NAME:key=value,...; None: the trained one."""
 
     def __post_init__(self) -> None:
         require.count("every_steps", self.every_steps)
@@ -31,17 +34,20 @@ class ProbeSpec(ABC):
             )
 
     def due(self, step: int) -> bool:
-        """Whether to measure at this step: from the counter alone, so that all ranks agree."""
+        """Whether to measure at this step: a function of the counter, so that all ranks agree."""
         return (step + 1) % self.every_steps == 0
 
     @abstractmethod
-    def mapped(self, outside: Callable[[Times], Times]) -> Any:
-        """The same measurement with its times seen from outside a warp of unit time."""
+    def mapped(self, forward: Callable[[Times], Times]) -> Self:
+        """The same measurement after a map of unit time."""
 
 
 @dataclass(frozen=True, slots=True)
 class GradientSpec(ProbeSpec):
-    """Gradients of strata between `borders` of unit time, one stratum at a time, round-robin."""
+    """Gradients of the strata between `borders` of unit time, one stratum at a time, in turn.
+
+    The first rounds come four times as fast, since nothing is known before they are over.
+    """
 
     borders: Times = ()
     images: int = 16
@@ -49,9 +55,9 @@ class GradientSpec(ProbeSpec):
     preconditioned: bool = True
     """Whether gradients are measured in the metric of Adam's preconditioner."""
     difference_only: bool = False
-    """Only the difference of the halves is needed: one pass instead of two, and the second half is 0."""
+    """Whether the difference of the halves is enough: one pass instead of two, and the second half is 0."""
     fast_rounds: int = 1
-    """Rounds over all strata that come four times as fast: those without which nothing is known."""
+    """Rounds over all strata that come fast."""
 
     def __post_init__(self) -> None:
         ProbeSpec.__post_init__(self)
@@ -67,31 +73,25 @@ class GradientSpec(ProbeSpec):
         return len(self.borders) - 1
 
     def due(self, step: int) -> bool:
-        """Faster at first: until the first rounds are over, nothing is known."""
-        done = step + 1 - self._fast_steps
-        return (step + 1) % self._fast_interval == 0 if done <= 0 else done % self.every_steps == 0
+        return self._turn(step)[1] == 0
 
     def stratum(self, step: int) -> int:
-        """The stratum whose turn it is at a step that is due."""
-        done = step + 1 - self._fast_steps
-        turn = (step + 1) // self._fast_interval if done <= 0 else done // self.every_steps
-        return (turn - 1) % self.strata
+        """The stratum to measure at a step that is due."""
+        return (self._turn(step)[0] - 1) % self.strata
 
-    @property
-    def _fast_interval(self) -> int:
-        return max(1, self.every_steps // 4)
+    def _turn(self, step: int) -> tuple[int, int]:
+        """Measurements until this step, of the fast or of the later rounds, and the steps since."""
+        interval = max(1, self.every_steps // 4)
+        later = step + 1 - interval * self.strata * self.fast_rounds
+        return divmod(step + 1, interval) if later <= 0 else divmod(later, self.every_steps)
 
-    @property
-    def _fast_steps(self) -> int:
-        return self._fast_interval * self.strata * self.fast_rounds
-
-    def mapped(self, outside: Callable[[Times], Times]) -> GradientSpec:
-        return replace(self, borders=outside(self.borders))
+    def mapped(self, forward: Callable[[Times], Times]) -> Self:
+        return replace(self, borders=forward(self.borders))
 
 
 @dataclass(frozen=True, slots=True)
 class DecreaseSpec(ProbeSpec):
-    """The fall of the loss over one update (Kim et al. 2025, Algorithm 2).
+    """The decrease of the loss over one update (Kim et al. 2025, Algorithm 2).
 
     A row for one example at the times `grid`, and the rewards of every example at the times `subset`.
     """
@@ -99,7 +99,7 @@ class DecreaseSpec(ProbeSpec):
     subset: Times = ()
     grid: Times = ()
     fresh_noise: bool = False
-    """New noise after the update, as the official code has it: the difference is then mostly noise."""
+    """New noise after the update, as in the official code: the difference is then mostly noise."""
     train_mode: bool = False
     """Dropout stays on while measuring, as in the official code."""
 
@@ -108,5 +108,5 @@ class DecreaseSpec(ProbeSpec):
         if not self.subset or any(not 0 <= u < 1 for u in self.subset + self.grid):
             raise InvalidParameter("a decrease probe needs a subset of at least 1 time, all in [0, 1).")
 
-    def mapped(self, outside: Callable[[Times], Times]) -> DecreaseSpec:
-        return replace(self, subset=outside(self.subset), grid=outside(self.grid))
+    def mapped(self, forward: Callable[[Times], Times]) -> Self:
+        return replace(self, subset=forward(self.subset), grid=forward(self.grid))

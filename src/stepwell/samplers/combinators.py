@@ -1,4 +1,4 @@
-"""What every combinator passes on to the sampler inside it."""
+"""Samplers made from samplers: `mix`, `shift`, `within`, `warm_up`, `stratified` and `unbiased`."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ import torch
 from torch import Tensor
 
 from stepwell.core import require
-from stepwell.core.density import Density, Uniform, centres
+from stepwell.core.density import Density, Shift, Squeeze, Uniform, Warp, centres, inside
 from stepwell.core.errors import Unsupported
 from stepwell.core.feedback import Feedback
-from stepwell.core.probe import ProbeSpec
+from stepwell.core.probe import ProbeSpec, Times
+from stepwell.core.process import NoiseProcess
 from stepwell.core.sampler import Draw, Metrics, State, TimestepSampler, require_kind
 from stepwell.core.tensors import PerExample, precise
 from stepwell.core.tick import Tick
-from stepwell.samplers.static import Static
+from stepwell.samplers.one_density import Static
 
 
 class Wrapped(TimestepSampler):
-    """A sampler around another; a combinator says only what it changes. `label` guards the state dict."""
+    """A sampler around another, which does everything that a combinator does not override."""
 
     def __init__(self, sampler: TimestepSampler, label: str) -> None:
         self.sampler, self.label = sampler, label
@@ -55,8 +56,8 @@ class Wrapped(TimestepSampler):
         self.sampler.load_state_dict(require_kind(state, self.label)["sampler"])
 
 
-def uncorrected(sampler: TimestepSampler, outer: str) -> TimestepSampler:
-    """`sampler`, unless it corrects already: a change of the density outside would make that wrong."""
+def _uncorrected(sampler: TimestepSampler, outer: str) -> TimestepSampler:
+    """`sampler`, unless it is `unbiased` already: changing its density afterwards would make that wrong."""
     if sampler.reference is not None:
         raise Unsupported(
             f"{outer}({sampler!r}) would change the density after it was corrected for: "
@@ -67,11 +68,12 @@ def uncorrected(sampler: TimestepSampler, outer: str) -> TimestepSampler:
 
 def mix(sampler: TimestepSampler, other: TimestepSampler, share: float) -> TimestepSampler:
     """Draw a `share` of the examples from `other`; only `sampler` learns."""
-    return Mix(uncorrected(sampler, "mix"), uncorrected(other, "mix"), require.between("share", share, 0, 1))
+    share = require.between("share", share, 0, 1)
+    return Mix(_uncorrected(sampler, "mix"), _uncorrected(other, "mix"), share)
 
 
 def mix_uniform(sampler: TimestepSampler, share: float, parameter: str) -> TimestepSampler:
-    """Draw a `share` of the examples uniformly; `parameter` is what users call the share."""
+    """Draw a `share` of the examples uniformly; `parameter` is what the user calls the share."""
     return mix(sampler, Static(Uniform(), "uniform"), require.between(parameter, share, 0, 1))
 
 
@@ -83,7 +85,7 @@ def mix_reference(
 
 
 class Mix(Wrapped):
-    """One uniform does both jobs, so that stratified draws stay stratified in each part."""
+    """One uniform chooses the sampler and the draw, so that stratified draws stay stratified in each part."""
 
     def __init__(self, sampler: TimestepSampler, other: TimestepSampler, share: float) -> None:
         super().__init__(sampler, f"mix[{share:g}]")
@@ -94,7 +96,7 @@ class Mix(Wrapped):
 
     def from_uniform(self, v: PerExample, x0: Tensor, tick: Tick) -> Draw:
         from_other = v < self._share
-        # v given its side of `share` is uniform again; each sampler also sees the other's v, unused.
+        # Below and above `share`, v is uniform again; each sampler also maps the other's v, unused.
         rest = ((v - self._share) / max(1 - self._share, 1e-6)).clamp(2**-24, 1 - 2**-24)
         part = (v / max(self._share, 1e-6)).clamp(2**-24, 1 - 2**-24)
         one, two = self.sampler.from_uniform(rest, x0, tick), self._other.from_uniform(part, x0, tick)
@@ -120,76 +122,64 @@ class Mix(Wrapped):
         self._other.load_state_dict(state["other"])
 
 
-_GOLDEN = 0.6180339887498949
+def within(sampler: TimestepSampler, low: float, high: float) -> TimestepSampler:
+    """The sampler's whole density inside [low, high) of unit time."""
+    return Warped(_uncorrected(sampler, "within"), Squeeze(low, high), f"within[{low:g}, {high:g}]")
 
 
-def stratified(sampler: TimestepSampler) -> TimestepSampler:
-    """Spread a sampler's draws evenly over the batch, the ranks and the accumulation steps."""
-    return Stratified(sampler)
-
-
-class Stratified(Wrapped):
-    """Replaces independent uniforms by one per stratum, before the inverse CDF.
-
-    World x B strata are dealt to examples in turn, starting anywhere, so that each rank covers all of
-    time and each example is by itself an ordinary draw. Micro-batches move through their strata by
-    the golden ratio, which is even for any number of accumulation steps: nobody has to know it.
-    """
-
-    def __init__(self, sampler: TimestepSampler) -> None:
-        super().__init__(sampler, "stratified")
-        self.reference = sampler.reference
-
-    def from_uniform(self, v: PerExample, x0: Tensor, tick: Tick) -> Draw:
-        return self.sampler.from_uniform(_strata(v, tick), x0, tick)
-
-
-def _strata(v: PerExample, tick: Tick) -> PerExample:
-    """Uniforms [B] like v, one in each of this rank's strata."""
-    count = len(v) * tick.world
-    if count == 0:
-        return v
-    first = tick.shared().key("first stratum") % count
-    index = (torch.arange(len(v), device=v.device) * tick.world + tick.rank + first) % count
-    # All micro-batches of a step start from the same place in each stratum.
-    inside = replace(tick, micro=0).uniform("strata", len(v), v.device).to(precise(v))
-    inside = (inside + _GOLDEN * tick.micro) % 1
-    return ((index + inside) / count).to(v).clamp(2**-24, 1 - 2**-24)
-
-
-_CHECKED_POINTS = 4096
-
-
-def unbiased(sampler: TimestepSampler, reference: Density) -> TimestepSampler:
-    """Correct every loss by reference / density, so that its expectation is the reference's."""
-    uncorrected(sampler, "unbiased")
-    u = centres(_CHECKED_POINTS)
-    missing = u[~sampler.support(u) & (reference.pdf(u) > 0)]
-    if len(missing):
+def shift(sampler: TimestepSampler, factor: float, process: NoiseProcess) -> TimestepSampler:
+    """SD3's resolution shift, u -> s u / (1 + (s - 1) u), unless the process has it already."""
+    if process.shift != 1 and factor != 1:
         raise Unsupported(
-            f"{sampler!r} never draws u from {float(missing.min()):.4f} to {float(missing.max()):.4f}, where "
-            "the objective has weight: no correction can restore that. Mix it with a floor first, "
-            "mix(sampler, uniform, 0.1), or leave the objective changed (no unbiased)."
+            f"{process} already shifts its timesteps by {process.shift:g}; shifting by {factor:g} as well "
+            f"would shift by {process.shift * factor:g}. Leave out shift, or build the process without it."
         )
-    return Unbiased(sampler, reference)
+    return Warped(_uncorrected(sampler, "shift"), Shift(factor), f"shift[{factor:g}]")
 
 
-class Unbiased(Wrapped):
-    """The outermost combinator, but for `stratified`."""
+class Warped(Wrapped):
+    """A sampler that draws, learns and is probed in its own unit time, mapped to the process's by a warp."""
 
-    def __init__(self, sampler: TimestepSampler, reference: Density) -> None:
-        super().__init__(sampler, "unbiased")
-        self._objective = self.reference = reference
+    def __init__(self, sampler: TimestepSampler, warp: Warp, label: str) -> None:
+        super().__init__(sampler, label)
+        self._warp = warp
+
+    @property
+    def probe(self) -> ProbeSpec | None:
+        spec = self.sampler.probe
+        return None if spec is None else spec.mapped(self._forward)
+
+    def _forward(self, times: Times) -> Times:
+        return tuple(self._warp.forward(torch.tensor(times, dtype=torch.float64)).tolist())
 
     def from_uniform(self, v: PerExample, x0: Tensor, tick: Tick) -> Draw:
-        drawn = self.sampler.from_uniform(v, x0, tick)
-        correction = self._objective.pdf(drawn.u) * (-drawn.log_prob).exp()
-        return Draw(drawn.u, drawn.log_prob, correction, drawn.action)
+        inner = self.sampler.from_uniform(v, x0, tick)
+        log_prob = inner.log_prob - self._warp.rate(inner.u).log()
+        return Draw(inside(self._warp.forward(inner.u), 0.0, 1.0), log_prob, inner.correction, inner.action)
+
+    def density(self, u: Tensor, x0: Tensor | None = None) -> Tensor:
+        inner = self._warp.inverse(u)
+        height = self.sampler.density(inner, x0) / self._warp.rate(inner)
+        return torch.where(self._warp.inside(u), height, 0.0)
+
+    def cdf(self, u: Tensor, x0: Tensor | None = None) -> Tensor:
+        return self.sampler.cdf(self._warp.inverse(u), x0)
+
+    def support(self, u: Tensor) -> Tensor:
+        return self._warp.inside(u) & self.sampler.support(self._warp.inverse(u))
+
+    def learn(self, feedback: Feedback) -> Metrics:
+        u = inside(self._warp.inverse(feedback.u), 0.0, 1.0)
+        # A floor or a warm-up around this also draws outside of the range, where these losses do not count.
+        counts = self._warp.inside(feedback.u)
+        if feedback.counts is not None:
+            counts = counts & feedback.counts
+        return self.sampler.learn(replace(feedback, u=u, counts=counts))
 
 
 def warm_up(sampler: TimestepSampler, steps: int) -> TimestepSampler:
     """Draw uniformly for the first `steps` optimizer steps; the sampler learns from the start."""
-    return WarmUp(uncorrected(sampler, "warm_up"), require.count("steps", steps))
+    return WarmUp(_uncorrected(sampler, "warm_up"), require.count("steps", steps))
 
 
 class WarmUp(Wrapped):
@@ -219,3 +209,69 @@ class WarmUp(Wrapped):
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
         self._step = state["step"]
+
+
+def stratified(sampler: TimestepSampler) -> TimestepSampler:
+    """Spread a sampler's draws evenly over batch, ranks and accumulation steps (Kingma et al. 2021, VDM)."""
+    return Stratified(sampler)
+
+
+_GOLDEN = 0.6180339887498949
+
+
+class Stratified(Wrapped):
+    """Replaces independent uniforms by one per stratum, before the inverse CDF.
+
+    World x B strata are dealt to examples in turn from a random first one, so that each rank covers all of
+    time and each example by itself is an ordinary draw. Micro-batches move through their strata by the
+    golden ratio, which is even for any number of accumulation steps.
+    """
+
+    def __init__(self, sampler: TimestepSampler) -> None:
+        super().__init__(sampler, "stratified")
+        self.reference = sampler.reference
+
+    def from_uniform(self, v: PerExample, x0: Tensor, tick: Tick) -> Draw:
+        return self.sampler.from_uniform(_strata(v, tick), x0, tick)
+
+
+def _strata(v: PerExample, tick: Tick) -> PerExample:
+    """Uniforms [B] like v, one in each of this rank's strata."""
+    count = len(v) * tick.world
+    if count == 0:
+        return v
+    first = tick.shared().key("first stratum") % count
+    index = (torch.arange(len(v), device=v.device) * tick.world + tick.rank + first) % count
+    # All micro-batches of a step start from the same point of each stratum.
+    offset = replace(tick, micro=0).uniform("strata", len(v), v.device).to(precise(v))
+    offset = (offset + _GOLDEN * tick.micro) % 1
+    return ((index + offset) / count).to(v).clamp(2**-24, 1 - 2**-24)
+
+
+_CHECKED_POINTS = 4096
+
+
+def unbiased(sampler: TimestepSampler, reference: Density) -> TimestepSampler:
+    """Multiply every loss by reference / density, so that its expectation is the reference's."""
+    _uncorrected(sampler, "unbiased")
+    u = centres(_CHECKED_POINTS)
+    missing = u[~sampler.support(u) & (reference.pdf(u) > 0)]
+    if len(missing):
+        raise Unsupported(
+            f"{sampler!r} never draws u from {float(missing.min()):.4f} to {float(missing.max()):.4f}, where "
+            "the objective has weight: no correction can restore that. Mix it with a floor first, "
+            "mix(sampler, uniform, 0.1), or leave the objective changed (no unbiased)."
+        )
+    return Unbiased(sampler, reference)
+
+
+class Unbiased(Wrapped):
+    """The outermost combinator, except for `stratified`."""
+
+    def __init__(self, sampler: TimestepSampler, reference: Density) -> None:
+        super().__init__(sampler, "unbiased")
+        self._objective = self.reference = reference
+
+    def from_uniform(self, v: PerExample, x0: Tensor, tick: Tick) -> Draw:
+        drawn = self.sampler.from_uniform(v, x0, tick)
+        return replace(drawn, correction=self._objective.pdf(drawn.u) * (-drawn.log_prob).exp())

@@ -1,4 +1,7 @@
-"""Draw where the loss is: running means of the losses that training computes anyway."""
+"""Samplers that learn from losses: loss-ema, loss-root, info-noise and loss-second-moment.
+
+They use the losses that training computes anyway, one running statistic per bin of time.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,13 @@ import torch
 from torch import Tensor
 
 from stepwell.core import require
-from stepwell.core.density import Density, Table, edges, not_below
+from stepwell.core.density import Table, edges, not_below
 from stepwell.core.feedback import Feedback, valid_losses
 from stepwell.core.process import NoiseProcess
-from stepwell.core.sampler import Metrics, State, TimestepSampler, require_kind
+from stepwell.core.sampler import Metrics, TimestepSampler
 from stepwell.core.tensors import PerExample
 from stepwell.samplers.combinators import mix_reference, mix_uniform
-from stepwell.samplers.static import OneDensity, fingerprint
+from stepwell.samplers.one_density import Learner, fingerprint
 
 
 def loss_ema(
@@ -22,32 +25,162 @@ def loss_ema(
 ) -> TimestepSampler:
     """p in proportion to the mean weighted loss, over bins of equal log-SNR (Kingma and Gao 2023).
 
-    `uniform_share` is ours: a bin whose loss is nearly 0 would get a correction without bound.
+    `uniform_share` is ours, a share of uniform draws: a bin whose loss is nearly 0 would otherwise get a
+    correction without bound.
     """
     borders = log_snr_bins(process, bins)
-    sampler = LossEma("loss-ema", borders, process.reference.masses(borders), decay, _weighted)
+    measure = process.reference.masses(borders)
+    sampler = LossEma("loss-ema", borders, measure, decay, lambda feedback: feedback.weighted)
     return mix_uniform(sampler, uniform_share, "uniform_share")
 
 
 def loss_root(
     process: NoiseProcess, bins: int = 100, decay: float = 0.999, uniform_share: float = 0.1
 ) -> TimestepSampler:
-    """p in proportion to weight x sqrt(mean loss): the norm of the gradient at the network's output.
+    """p in proportion to weight x sqrt(mean loss), the norm of the gradient at the network's output.
 
-    Neyman's allocation for nothing, where the network's Jacobian is alike at all times.
+    It is Neyman's allocation without a probe, if the network's Jacobian is alike at all times.
+    `uniform_share` is the share of draws from the process's reference density.
     """
     borders = log_snr_bins(process, bins)
-    sampler = LossEma("loss-root", borders, process.reference.masses(borders), decay, _output_gradient, 0.5)
+    measure = process.reference.masses(borders)
+    sampler = LossEma("loss-root", borders, measure, decay, _output_gradient, 0.5)
     return mix_reference(sampler, process.reference, uniform_share, "uniform_share")
-
-
-def _weighted(feedback: Feedback) -> Tensor:
-    return feedback.weighted
 
 
 def _output_gradient(feedback: Feedback) -> Tensor:
     """The squared norm of d(weighted loss) / d(output), up to a constant: weight^2 x loss."""
     return feedback.weighted.square() / feedback.plain.clamp(min=1e-30)
+
+
+def info_noise(process: NoiseProcess, bins: int = 100, decay: float = 0.999) -> TimestepSampler:
+    """p(sigma) in proportion to mmse(sigma) / sigma^3, the rate of the conditional entropy (I-MMSE).
+
+    mmse = sigma^2 x eps loss, so over ln sigma the density is the eps loss itself: no extra forward
+    pass. As published it changes the draws and keeps the weighting, so the objective changes.
+    """
+    borders = log_snr_bins(process, bins)
+
+    def eps_loss(feedback: Feedback) -> Tensor:
+        return feedback.plain * process.eps_factor(feedback.u)
+
+    return LossEma("info-noise", borders, _log_sigma_width(process, borders), decay, eps_loss)
+
+
+def loss_second_moment(
+    process: NoiseProcess, history: int = 10, uniform_share: float = 0.001, bins: int | None = None
+) -> TimestepSampler:
+    """p in proportion to sqrt(E[loss^2]) per timestep, once each has `history` losses.
+
+    Nichol and Dhariwal 2021, Eq. 18. `uniform_share` is the share of uniform draws.
+    """
+    count = require.count("bins", (process.timesteps or 1000) if bins is None else bins)
+    measure = process.reference.masses(edges(count))
+    sampler = LossSecondMoment(measure, require.count("history", history))
+    return mix_uniform(sampler, uniform_share, "uniform_share")
+
+
+class LossEma(Learner):
+    """Masses = measure [K] x (running mean of what `read` takes from the feedback) ^ power.
+
+    The mean decays per example and is debiased; bins without examples stand at the average.
+    """
+
+    statistics = ("mean", "seen")
+    constants = ("borders", "measure")
+
+    def __init__(
+        self,
+        label: str,
+        borders: Tensor,
+        measure: Tensor,
+        decay: float,
+        read: Callable[[Feedback], PerExample],
+        power: float = 1.0,
+    ) -> None:
+        self._decay, self._read, self._power = require.between("decay", decay, 0, 1 - 1e-9), read, power
+        # The same number of bins over another process is another sampler.
+        self.label = f"{label}(bins={len(measure)}, decay={decay:g}, over={fingerprint(borders, measure)})"
+        self._measure = measure.float()
+        self._borders = not_below(borders, torch.float32)
+        self._mean = torch.zeros_like(self._measure)
+        self._seen = torch.zeros_like(self._measure)
+
+    def _build(self) -> Table:
+        tiny = torch.finfo(torch.float32).tiny
+        average = (self._mean.sum() + tiny) / (self._seen.sum() + tiny)
+        loss = torch.where(self._seen > 0, self._mean / self._seen.clamp(min=tiny), average)
+        # Losses of exactly 0 everywhere would leave no mass at all.
+        return Table(self._borders, self._measure * loss.clamp(min=1e-30) ** self._power)
+
+    def learn(self, feedback: Feedback) -> Metrics:
+        losses = self._read(feedback).detach().float()
+        valid = valid_losses(losses, feedback, self)
+        self._move(losses.device)
+        bin_of = _bins_of(feedback.u, self._borders)
+        # A comparison, not index_add: sums in a fixed order give the same bits in every run.
+        member = (bin_of[:, None] == torch.arange(len(self._mean), device=losses.device)) & valid[:, None]
+        count = member.sum(0)
+        total = torch.where(member, losses[:, None], 0.0).sum(0)
+        kept = self._decay**count
+        self._mean = kept * self._mean + (1 - kept) * total / count.clamp(min=1)
+        self._seen = kept * self._seen + (1 - kept)
+        self._density = None
+        return {"bins_seen": (self._seen > 0).float().mean(), "losses_left_out": (~valid).sum()}
+
+
+_LARGEST = 1e18
+"""Its square still fits in float32."""
+
+
+class LossSecondMoment(Learner):
+    """The last `history` weighted losses of each of K equal bins: [K, history]."""
+
+    statistics = ("losses", "count")
+    constants = ("borders", "measure")
+
+    def __init__(self, measure: Tensor, history: int) -> None:
+        self._measure = measure.float()
+        self._length = history
+        self._borders = not_below(edges(len(measure)), torch.float32)
+        self._losses = torch.zeros(len(measure), history)
+        self._count = torch.zeros(len(measure), dtype=torch.long)
+        self.label = (
+            f"loss-second-moment(bins={len(measure)}, history={history}, over={fingerprint(measure)})"
+        )
+
+    def _build(self) -> Table:
+        root = self._losses.square().mean(1).sqrt().clamp(min=1e-30)
+        full = (self._count >= self._length).all()
+        return Table(self._borders, torch.where(full, self._measure * root, torch.ones_like(root)))
+
+    def learn(self, feedback: Feedback) -> Metrics:
+        losses = feedback.weighted.detach().float()
+        valid = valid_losses(losses, feedback, self)
+        device, bins = losses.device, len(self._count)
+        self._move(device)
+        # Order the batch by bin; losses that do not count go to an extra bin past the last.
+        bin_of, order = torch.where(valid, _bins_of(feedback.u, self._borders), bins).sort(stable=True)
+        first = torch.searchsorted(bin_of, torch.arange(bins + 2, device=device))
+        arrived = first.diff()
+        place = torch.arange(len(bin_of), device=device) - first[bin_of]
+        # Of more than `history` losses in one bin only the newest stay: the others have no slot.
+        stays = place >= arrived[bin_of] - self._length
+        known = torch.cat([self._count, self._count.new_zeros(1)])
+        slot = (known[bin_of] + place) % self._length
+        rows = torch.where(stays, bin_of, bins)
+        padded = torch.cat([self._losses, self._losses.new_zeros(1, self._length)])
+        padded[rows, slot] = losses[order].clamp(max=_LARGEST)
+        self._losses = padded[:-1].clone()
+        self._count = self._count + arrived[:-1]
+        self._density = None
+        full = (self._count >= self._length).float().mean()
+        return {"bins_full": full, "losses_left_out": (~valid).sum()}
+
+
+def _bins_of(u: PerExample, borders: Tensor) -> Tensor:
+    """The index [B] of the bin between borders [K + 1] that holds each u [B]."""
+    return torch.searchsorted(borders[1:-1].to(u), u.contiguous(), right=True)
 
 
 def log_snr_bins(process: NoiseProcess, bins: int) -> Tensor:
@@ -74,86 +207,6 @@ def _between(start: Tensor, end: Tensor, bins: int) -> Tensor:
     return start + (end - start) * edges(bins)[1:-1]
 
 
-class LossEma(OneDensity):
-    """Masses = measure [K] x (running mean of what `read` takes from the feedback) ^ power.
-
-    The mean decays per example and is debiased; bins without examples stand at the average.
-    """
-
-    learns = True
-
-    def __init__(
-        self,
-        label: str,
-        borders: Tensor,
-        measure: Tensor,
-        decay: float,
-        read: Callable[[Feedback], PerExample],
-        power: float = 1.0,
-    ) -> None:
-        self._decay, self._read, self._power = require.between("decay", decay, 0, 1 - 1e-9), read, power
-        # Bins of another process are another sampler, however many they are.
-        self.label = f"{label}(bins={len(measure)}, decay={decay:g}, over={fingerprint(borders, measure)})"
-        self._measure = measure.float()
-        self._borders = not_below(borders, torch.float32)
-        self._mean = torch.zeros_like(self._measure)
-        self._seen = torch.zeros_like(self._measure)
-        self._refresh()
-
-    def _refresh(self) -> None:
-        tiny = torch.finfo(torch.float32).tiny
-        average = (self._mean.sum() + tiny) / (self._seen.sum() + tiny)
-        loss = torch.where(self._seen > 0, self._mean / self._seen.clamp(min=tiny), average)
-        # Losses of exactly 0 everywhere would leave no mass at all.
-        self._table = Table(self._borders, self._measure * loss.clamp(min=1e-30) ** self._power)
-
-    @property
-    def current(self) -> Density:
-        return self._table
-
-    def learn(self, feedback: Feedback) -> Metrics:
-        losses = self._read(feedback).detach().float()
-        finite = valid_losses(losses, feedback, self)
-        self._move(losses.device)
-        bin_of = self._table.bin_of(feedback.u)
-        # A comparison, not index_add: sums in a fixed order give the same bits in every run.
-        member = (bin_of[:, None] == torch.arange(len(self._mean), device=losses.device)) & finite[:, None]
-        count = member.sum(0)
-        total = torch.where(member, losses[:, None], 0.0).sum(0)
-        kept = self._decay**count
-        self._mean = kept * self._mean + (1 - kept) * total / count.clamp(min=1)
-        self._seen = kept * self._seen + (1 - kept)
-        self._refresh()
-        return {"bins_seen": (self._seen > 0).float().mean(), "losses_left_out": (~finite).sum()}
-
-    def _move(self, device: torch.device) -> None:
-        self._borders, self._measure, self._mean, self._seen = (
-            tensor.to(device) for tensor in (self._borders, self._measure, self._mean, self._seen)
-        )
-
-    def state_dict(self) -> State:
-        return {"kind": self.label, "mean": self._mean.clone(), "seen": self._seen.clone()}
-
-    def load_state_dict(self, state: State) -> None:
-        require_kind(state, self.label)
-        self._mean, self._seen = (state[key].clone().to(self._mean) for key in ("mean", "seen"))
-        self._refresh()
-
-
-def info_noise(process: NoiseProcess, bins: int = 100, decay: float = 0.999) -> TimestepSampler:
-    """p(sigma) in proportion to mmse(sigma) / sigma^3, the rate of the conditional entropy (I-MMSE).
-
-    mmse = sigma^2 x eps loss, so over ln sigma the density is the eps loss itself: no extra forward
-    pass. As published it changes what is drawn and keeps the weighting, so the objective moves.
-    """
-    borders = log_snr_bins(process, bins)
-
-    def eps_loss(feedback: Feedback) -> Tensor:
-        return feedback.plain * process.eps_factor(feedback.u)
-
-    return LossEma("info-noise", borders, _log_sigma_width(process, borders), decay, eps_loss)
-
-
 def _log_sigma_width(process: NoiseProcess, borders: Tensor) -> Tensor:
     """How much ln sigma each bin [K] spans."""
     if process.timesteps is None:
@@ -168,78 +221,3 @@ def _log_sigma_width(process: NoiseProcess, borders: Tensor) -> Tensor:
     finite = torch.where(rate.isfinite(), rate, known[-1])
     spans = torch.cat([finite.new_zeros(1), (-finite / 2).cumsum(0)])
     return spans[(borders * process.timesteps).round().long()].diff()
-
-
-_LARGEST = 1e18
-"""Its square still fits in float32."""
-
-
-def loss_second_moment(
-    process: NoiseProcess, history: int = 10, uniform_share: float = 0.001, bins: int | None = None
-) -> TimestepSampler:
-    """p in proportion to sqrt(E[loss^2]) per timestep, once each has `history` losses."""
-    count = require.count("bins", (process.timesteps or 1000) if bins is None else bins)
-    measure = process.reference.masses(edges(count))
-    sampler = LossSecondMoment(measure, require.count("history", history))
-    return mix_uniform(sampler, uniform_share, "uniform_share")
-
-
-class LossSecondMoment(OneDensity):
-    """The last `history` weighted losses of each of K equal bins: [K, history]."""
-
-    learns = True
-
-    def __init__(self, measure: Tensor, history: int) -> None:
-        self._measure = measure.float()
-        self._length = history
-        self._borders = not_below(edges(len(measure)), torch.float32)
-        self._losses = torch.zeros(len(measure), history)
-        self._count = torch.zeros(len(measure), dtype=torch.long)
-        self.label = (
-            f"loss-second-moment(bins={len(measure)}, history={history}, over={fingerprint(measure)})"
-        )
-        self._refresh()
-
-    def _refresh(self) -> None:
-        root = self._losses.square().mean(1).sqrt().clamp(min=1e-30)
-        full = (self._count >= self._length).all()
-        masses = torch.where(full, self._measure * root, torch.ones_like(root))
-        self._table = Table(self._borders, masses)
-
-    @property
-    def current(self) -> Density:
-        return self._table
-
-    def learn(self, feedback: Feedback) -> Metrics:
-        losses = feedback.weighted.detach().float()
-        finite = valid_losses(losses, feedback, self)
-        device, bins = losses.device, len(self._count)
-        self._borders, self._measure, self._losses, self._count = (
-            tensor.to(device) for tensor in (self._borders, self._measure, self._losses, self._count)
-        )
-        # Order the batch by bin; losses that do not count go to a bin of their own past the last.
-        bin_of, order = torch.where(finite, self._table.bin_of(feedback.u), bins).sort(stable=True)
-        first = torch.searchsorted(bin_of, torch.arange(bins + 2, device=device))
-        arrived = first.diff()
-        place = torch.arange(len(bin_of), device=device) - first[bin_of]
-        # Of more than `history` losses in one bin only the newest stay: the others have no slot.
-        stays = place >= arrived[bin_of] - self._length
-        known = torch.cat([self._count, self._count.new_zeros(1)])
-        slot = (known[bin_of] + place) % self._length
-        rows = torch.where(stays, bin_of, bins)
-        padded = torch.cat([self._losses, self._losses.new_zeros(1, self._length)])
-        padded[rows, slot] = losses[order].clamp(max=_LARGEST)
-        self._losses = padded[:-1].clone()
-        self._count = self._count + arrived[:-1]
-        self._refresh()
-        full = (self._count >= self._length).float().mean()
-        return {"bins_full": full, "losses_left_out": (~finite).sum()}
-
-    def state_dict(self) -> State:
-        return {"kind": self.label, "losses": self._losses.clone(), "count": self._count.clone()}
-
-    def load_state_dict(self, state: State) -> None:
-        require_kind(state, self.label)
-        self._losses = state["losses"].clone().to(self._losses)
-        self._count = state["count"].clone().to(self._count)
-        self._refresh()

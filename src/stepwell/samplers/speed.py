@@ -16,7 +16,7 @@ from stepwell.core.process import NoiseProcess
 from stepwell.core.sampler import Draw, Metrics, State, TimestepSampler, require_kind
 from stepwell.core.tensors import Lookup, PerExample
 from stepwell.core.tick import Tick
-from stepwell.samplers.static import Static
+from stepwell.samplers.one_density import Static
 
 VERSIONS = ("current", "legacy", "lognorm")
 _FLAT = 1e-4

@@ -1,12 +1,10 @@
-"""Special functions that torch lacks."""
+"""Samplers that never learn: one published density each, in closed form or as a table."""
 
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 
 import torch
 from torch import Tensor
@@ -15,153 +13,22 @@ from stepwell.core import require
 from stepwell.core.density import Density, Table, Uniform, edges, rounded
 from stepwell.core.density import table as checked_table
 from stepwell.core.errors import InvalidParameter, Unsupported
-from stepwell.core.feedback import Feedback
 from stepwell.core.log_snr import Laplace, Normal, over_log_snr
 from stepwell.core.process import NoiseProcess
-from stepwell.core.sampler import Draw, Metrics, State, TimestepSampler, require_kind
-from stepwell.core.tensors import PerExample
-from stepwell.core.tick import Tick
-
-_TERMS = 300
-_TINY = 1e-300
-
-
-def beta_cdf(x: Tensor, a: float, b: float) -> Tensor:
-    """The regularised incomplete beta function I_x(a, b), for x in [0, 1] and float64.
-
-    Lentz's continued fraction (DLMF 8.17.22); its mirror image is used where it converges faster.
-    """
-    x = x.to(torch.float64)
-    mirrored = x > (a + 1) / (a + b + 2)
-    low = _fraction(torch.where(mirrored, 0.5, x), a, b)
-    high = 1 - _fraction(torch.where(mirrored, 1 - x, 0.5), b, a)
-    return torch.where(mirrored, high, low).clamp(0, 1)
-
-
-def log_beta(a: float, b: float) -> float:
-    """ln B(a, b)."""
-    terms = torch.lgamma(torch.tensor([a, b, a + b], dtype=torch.float64))
-    return float(terms[0] + terms[1] - terms[2])
-
-
-def _fraction(x: Tensor, a: float, b: float) -> Tensor:
-    front = torch.exp(a * torch.log(x) + b * torch.log1p(-x) - log_beta(a, b)) / a
-    c = torch.ones_like(x)
-    d = 1 / (1 - (a + b) / (a + 1) * x)
-    value = d.clone()
-    for m in range(1, _TERMS):
-        even = m * (b - m) / ((a + 2 * m - 1) * (a + 2 * m)) * x
-        odd = -(a + m) * (a + b + m) / ((a + 2 * m) * (a + 2 * m + 1)) * x
-        for term in (even, odd):
-            d = 1 / _away_from_zero(1 + term * d)
-            c = _away_from_zero(1 + term / c)
-            value = value * c * d
-    return front * value
-
-
-def _away_from_zero(x: Tensor) -> Tensor:
-    return torch.where(x.abs() < _TINY, _TINY, x)
-
-
-def fingerprint(*tensors: Tensor) -> str:
-    """A short name for the numbers that a density is made of."""
-    content = " ".join(str(tensor.tolist()) for tensor in tensors)
-    return blake2b(content.encode(), digest_size=6).hexdigest()
-
-
-class OneDensity(TimestepSampler):
-    """Static samplers keep `current`; learners replace it. `label` guards the state dict."""
-
-    label: str
-
-    @property
-    @abstractmethod
-    def current(self) -> Density:
-        """The density of the next draw."""
-
-    def __repr__(self) -> str:
-        return self.label
-
-    def from_uniform(self, v: PerExample, x0: Tensor, tick: Tick) -> Draw:
-        u = self.current.quantile(v)
-        return Draw(u, self.current.pdf(u).log(), torch.ones_like(u))
-
-    def density(self, u: Tensor, x0: Tensor | None = None) -> Tensor:
-        return self.current.pdf(u)
-
-    def cdf(self, u: Tensor, x0: Tensor | None = None) -> Tensor:
-        return self.current.cdf(u)
-
-    def masses(self, borders: Tensor) -> Tensor:
-        return self.current.masses(borders)
-
+from stepwell.core.sampler import TimestepSampler
+from stepwell.samplers.one_density import Static, fingerprint
 
 FINE_BINS = 4096
 """Bins of a tabulated density over continuous time."""
 
 
-class Static(OneDensity):
-    """A density that stays as it is."""
-
-    def __init__(self, density: Density, label: str) -> None:
-        self._density, self.label = density, label
-
-    @property
-    def current(self) -> Density:
-        return self._density
-
-    def learn(self, feedback: Feedback) -> Metrics:
-        return {}
-
-    def state_dict(self) -> State:
-        return {"kind": self.label}
-
-    def load_state_dict(self, state: State) -> None:
-        require_kind(state, self.label)
-
-
-@dataclass(frozen=True)
-class LogitNormal(Density):
-    """u = sigmoid(z), z normal."""
-
-    normal: Normal
-
-    def quantile(self, v: Tensor) -> Tensor:
-        # float32 rounds sigmoid to 1 beyond 17: kept below 1, and above 0 where the density ends.
-        return torch.sigmoid(self.normal.icdf(v)).clamp(2**-40, 1 - 2**-24)
-
-    def pdf(self, u: Tensor) -> Tensor:
-        height = self.normal.pdf(torch.logit(u)) / (u * (1 - u))
-        return torch.where((u > 0) & (u < 1), height, 0.0)
-
-    def cdf(self, u: Tensor) -> Tensor:
-        return self.normal.cdf(torch.logit(u))
-
-    def masses(self, borders: Tensor) -> Tensor:
-        return self.normal.masses(torch.logit(borders))
-
-
-@dataclass(frozen=True)
-class CosMap(Density):
-    """p(u) = 2 / (pi (1 - 2 u + 2 u^2))."""
-
-    def quantile(self, v: Tensor) -> Tensor:
-        return (0.5 + 0.5 * torch.tan(math.pi / 2 * (v - 0.5))).clamp(0, 1 - 2**-24)
-
-    def pdf(self, u: Tensor) -> Tensor:
-        return 2 / (math.pi * (1 - 2 * u + 2 * u**2))
-
-    def cdf(self, u: Tensor) -> Tensor:
-        return 0.5 + 2 / math.pi * torch.atan(2 * u - 1)
-
-
 def uniform(process: NoiseProcess) -> TimestepSampler:
-    """Every timestep alike (Ho et al. 2020)."""
+    """Every timestep equally often (Ho et al. 2020)."""
     return Static(Uniform(), "uniform")
 
 
 def reference(process: NoiseProcess) -> TimestepSampler:
-    """What a process's own objective draws: uniform, EDM's log-normal, SD3's logit-normal."""
+    """The density that the process's own objective uses: uniform, EDM's log-normal, SD3's logit-normal."""
     return Static(process.reference, "reference")
 
 
@@ -236,3 +103,79 @@ def _timesteps(process: NoiseProcess, option: str) -> int:
     if process.timesteps is None:
         raise Unsupported(f"{option} counts discrete timesteps, and {process} is continuous.")
     return process.timesteps
+
+
+@dataclass(frozen=True)
+class LogitNormal(Density):
+    """u = sigmoid(z), z normal."""
+
+    normal: Normal
+
+    def quantile(self, v: Tensor) -> Tensor:
+        # float32 rounds sigmoid to 1 beyond 17: kept below 1, and above 0 where the density ends.
+        return torch.sigmoid(self.normal.icdf(v)).clamp(2**-40, 1 - 2**-24)
+
+    def pdf(self, u: Tensor) -> Tensor:
+        height = self.normal.pdf(torch.logit(u)) / (u * (1 - u))
+        return torch.where((u > 0) & (u < 1), height, 0.0)
+
+    def cdf(self, u: Tensor) -> Tensor:
+        return self.normal.cdf(torch.logit(u))
+
+    def masses(self, borders: Tensor) -> Tensor:
+        return self.normal.masses(torch.logit(borders))
+
+
+@dataclass(frozen=True)
+class CosMap(Density):
+    """p(u) = 2 / (pi (1 - 2 u + 2 u^2))."""
+
+    def quantile(self, v: Tensor) -> Tensor:
+        return (0.5 + 0.5 * torch.tan(math.pi / 2 * (v - 0.5))).clamp(0, 1 - 2**-24)
+
+    def pdf(self, u: Tensor) -> Tensor:
+        return 2 / (math.pi * (1 - 2 * u + 2 * u**2))
+
+    def cdf(self, u: Tensor) -> Tensor:
+        return 0.5 + 2 / math.pi * torch.atan(2 * u - 1)
+
+
+_TERMS = 300
+_TINY = 1e-300
+
+
+def beta_cdf(x: Tensor, a: float, b: float) -> Tensor:
+    """The regularised incomplete beta function I_x(a, b), for x in [0, 1] and float64.
+
+    Lentz's continued fraction (DLMF 8.17.22); its mirror image is used where it converges faster.
+    """
+    x = x.to(torch.float64)
+    mirrored = x > (a + 1) / (a + b + 2)
+    low = _fraction(torch.where(mirrored, 0.5, x), a, b)
+    high = 1 - _fraction(torch.where(mirrored, 1 - x, 0.5), b, a)
+    return torch.where(mirrored, high, low).clamp(0, 1)
+
+
+def log_beta(a: float, b: float) -> float:
+    """ln B(a, b)."""
+    terms = torch.lgamma(torch.tensor([a, b, a + b], dtype=torch.float64))
+    return float(terms[0] + terms[1] - terms[2])
+
+
+def _fraction(x: Tensor, a: float, b: float) -> Tensor:
+    front = torch.exp(a * torch.log(x) + b * torch.log1p(-x) - log_beta(a, b)) / a
+    c = torch.ones_like(x)
+    d = 1 / (1 - (a + b) / (a + 1) * x)
+    value = d.clone()
+    for m in range(1, _TERMS):
+        even = m * (b - m) / ((a + 2 * m - 1) * (a + 2 * m)) * x
+        odd = -(a + m) * (a + b + m) / ((a + 2 * m) * (a + 2 * m + 1)) * x
+        for term in (even, odd):
+            d = 1 / _away_from_zero(1 + term * d)
+            c = _away_from_zero(1 + term / c)
+            value = value * c * d
+    return front * value
+
+
+def _away_from_zero(x: Tensor) -> Tensor:
+    return torch.where(x.abs() < _TINY, _TINY, x)

@@ -12,7 +12,7 @@ from torch import Tensor
 from stepwell.core import require
 from stepwell.core.density import Density
 from stepwell.core.errors import InvalidParameter, Unsupported
-from stepwell.core.feedback import DecreaseSignal, Feedback, GradientSignal
+from stepwell.core.feedback import DecreaseSignal, Feedback
 from stepwell.core.probe import DecreaseSpec, GradientSpec, ProbeSpec, Times
 from stepwell.core.sampler import Metrics, State
 from stepwell.core.tensors import Lookup, PerExample
@@ -41,31 +41,30 @@ class SignificantGains(Alignment):
     of the gains themselves would be that trend.
     """
 
+    statistics = (*Alignment.statistics, "visits", "cosines")
+
     def __init__(self, label: str, reference: Density, spec: GradientSpec, decay: float) -> None:
         super().__init__(label, reference, spec, decay)
         self._visits = torch.zeros(spec.strata)
         self._cosines = torch.zeros(spec.strata, 2)
 
-    def learn(self, feedback: Feedback) -> Metrics:
-        metrics, signal = super().learn(feedback), feedback.signal
-        if not isinstance(signal, GradientSignal):
-            return metrics
-        finite = signal.halves.isfinite().all()
+    def _update(self, halves: Tensor, images: int, kept: Tensor) -> None:
+        super()._update(halves, images, kept)
         target = self._mean(self._bank)[:, 1].mean(0)
-        cosine = torch.cosine_similarity(signal.halves[0].detach().float(), target, dim=0)
-        cosine = torch.where(finite, cosine, 0.0)
-        here = torch.arange(len(self._visits), device=cosine.device) == signal.stratum
-        kept = torch.where(here & finite, self._decay, 1.0)[:, None]
+        cosine = torch.cosine_similarity(halves[0], target, dim=0)
+        self._visits = self._visits + (kept < 1)
+        kept = kept[:, None]
         self._cosines = kept * self._cosines + (1 - kept) * torch.stack([cosine, cosine.square()])
-        self._visits = self._visits + (here & finite)
-        return {**metrics, "sure_gains": (self.sure() != 0).float().mean()}
+
+    def _metrics(self) -> Metrics:
+        return {**super()._metrics(), "sure_gains": (self.significant() != 0).float().mean()}
 
     @property
     def ready(self) -> Tensor:
         """Whether every stratum was measured often enough: a bool of no dimensions, on the device."""
         return (self._visits >= MIN_MEASUREMENTS).all()
 
-    def sure(self) -> Tensor:
+    def significant(self) -> Tensor:
         """[K]: gains in units of their mean, shrunk as noisy cosines are (James and Stein, positive part).
 
         Where all is noise, all are 0.
@@ -77,17 +76,6 @@ class SignificantGains(Alignment):
         error = ((second - first.square()).clamp(min=0) / (count - 1)).sqrt()
         noise = ERRORS * error / first.abs().clamp(min=1e-30)
         return gains / gains.abs().mean().clamp(min=1e-30) * (1 - noise.square()).clamp(min=0)
-
-    def _move(self, device: torch.device) -> None:
-        super()._move(device)
-        self._visits, self._cosines = self._visits.to(device), self._cosines.to(device)
-
-    def state_dict(self) -> State:
-        return {**super().state_dict(), "visits": self._visits.clone(), "cosines": self._cosines.clone()}
-
-    def load_state_dict(self, state: State) -> None:
-        super().load_state_dict(state)
-        self._visits, self._cosines = (state[key].clone().to(self._seen) for key in ("visits", "cosines"))
 
 
 PolicyLoss = Callable[[Tensor, PerExample], Tensor]
@@ -208,7 +196,7 @@ class AlignmentCredit(Credit):
 
     def hear(self, feedback: Feedback) -> tuple[PolicyLoss, Metrics]:
         metrics = self._gains.learn(feedback)
-        rewards = worth(self._gains.sure())
+        rewards = worth(self._gains.significant())
         ready = self._gains.ready & rewards.isfinite().all()
         rewards = torch.where(ready, rewards, 0.0)
 
