@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from stepwell.evaluate.extractors import FILE, FashionFeatures, load_features
+from stepwell.evaluate.classifiers import FASHION16_FILE, FashionFeatures, load_fashion16
 
 PACKAGE = Path(__file__).parent.parent / "src" / "stepwell"
 EPOCHS, BATCH, RATE, DECAY, SMOOTHING = 40, 128, 4e-3, 0.05, 0.1
@@ -97,14 +97,14 @@ def accuracy(network: FashionFeatures, x: Tensor, labels: Tensor) -> float:
 def main() -> None:
     """Train, write, read back what was written, and measure that."""
     torch.set_num_threads(1)
-    start, path = time.perf_counter(), PACKAGE / "evaluate" / FILE
+    start, path = time.perf_counter(), PACKAGE / "evaluate" / FASHION16_FILE
     network = train(*images(""))
     # save_file would make a file that only its owner can read.
     path.write_bytes(save({name: values.half() for name, values in network.state_dict().items()}))
     size = path.stat().st_size
     assert size < LARGEST, f"{size:,} bytes are too many to ship"
     print(f"{path.name}: {sum(p.numel() for p in network.parameters()):,} parameters, {size:,} bytes")
-    shipped = load_features()
+    shipped = load_fashion16()
     for name, prefix in (("training", ""), ("held-out", "held_out_")):
         print(f"accuracy on {name} images: {accuracy(shipped, *images(prefix)):.2%}")
     print(f"took {time.perf_counter() - start:.0f} s")

@@ -83,7 +83,7 @@ def test_mistakes_are_told_in_one_line(
     fashion = ("--extractor", "fashion16")
     assert "Did you mean 'inception'" in refused(capsys, *sets, "--extractor", "inseption")
     assert "there is no" in refused(capsys, sets[0], str(tmp_path / "nothing"), *fashion)
-    assert "--weights says" in refused(capsys, *sets, "--weights", str(tmp_path / "w.pth"))
+    assert "--weights is" in refused(capsys, *sets, "--weights", str(tmp_path / "w.pth"))
     assert "--batch must be" in refused(capsys, *sets, *fashion, "--batch", "0")
     assert "-n must be" in refused(capsys, *sets, *fashion, "-n", "0")
     assert "belong to a run" in refused(capsys, *sets, *fashion, "--raw")

@@ -10,8 +10,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from stepwell.core.errors import InvalidParameter, UnknownName, Unsupported
-from stepwell.evaluate.extractors import extractor, load_features
-from stepwell.evaluate.resnet_cifar import ResNet20, expected_shapes, load_resnet20
+from stepwell.evaluate.classifiers import ResNet20, load_fashion16, load_resnet20, resnet20_shapes
+from stepwell.evaluate.extractors import extractor
 
 
 def noise(*shape: int) -> torch.Tensor:
@@ -21,7 +21,7 @@ def noise(*shape: int) -> torch.Tensor:
 def test_the_embedded_network_sees_what_it_always_saw() -> None:
     made = extractor("fashion16")
     images = noise(3, 1, 16, 16)
-    assert torch.equal(made(images), load_features()(images.float() / 127.5 - 1))
+    assert torch.equal(made(images), load_fashion16()(images.float() / 127.5 - 1))
     assert made.title == "Fréchet distance on fashion16 features (not FID)"
     with pytest.raises(Unsupported, match="1 channel, and these have 3"):
         made(noise(2, 3, 16, 16))
@@ -42,8 +42,8 @@ def test_resnet20_names_the_classes_as_its_authors_say() -> None:
 
 def test_a_shortcut_keeps_every_other_pixel_and_adds_channels_of_zeros() -> None:
     # With convolutions of 0 only the shortcuts are left: 16 channels in the middle of 64.
-    stored = {name: torch.zeros(shape) for name, shape in expected_shapes().items()}
-    stored |= {name: torch.ones(shape) for name, shape in expected_shapes().items() if "running_var" in name}
+    stored = {name: torch.zeros(shape) for name, shape in resnet20_shapes().items()}
+    stored |= {name: torch.ones(shape) for name, shape in resnet20_shapes().items() if "running_var" in name}
     stored["bn1.bias"] = torch.arange(16.0)
     features = load_resnet20(stored)(torch.zeros(1, 3, 32, 32))[0]
     assert torch.equal(features[24:40], torch.arange(16.0))
@@ -68,7 +68,7 @@ def test_a_module_of_ones_own_is_an_extractor() -> None:
 
 def test_the_identity_is_the_network_its_weights_and_the_resizing(tmp_path) -> None:
     path = tmp_path / "a.safetensors"
-    stored = {name: torch.zeros(shape) for name, shape in expected_shapes().items()}
+    stored = {name: torch.zeros(shape) for name, shape in resnet20_shapes().items()}
     save_file(stored, path)
     same = [extractor("resnet20-cifar10", path).identity for _ in range(2)]
     other = extractor("resnet20-cifar10", path, resize="legacy").identity
@@ -83,7 +83,7 @@ def test_the_identity_is_the_network_its_weights_and_the_resizing(tmp_path) -> N
 def test_features_do_not_depend_on_who_else_is_in_the_batch(tmp_path) -> None:
     path = tmp_path / "a.safetensors"
     generator = torch.Generator().manual_seed(1)
-    shapes = expected_shapes().items()
+    shapes = resnet20_shapes().items()
     save_file({name: torch.rand(shape, generator=generator) * 0.1 + 0.01 for name, shape in shapes}, path)
     made, images = extractor("resnet20-cifar10", path), noise(9, 3, 40, 40)
     whole = made(images)

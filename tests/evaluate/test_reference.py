@@ -60,7 +60,7 @@ def test_statistics_of_the_field_give_the_distance_and_nothing_is_faked(
     assert found.kernel is found.shares is None
     assert found.counts == (60, None)
     assert any("not available" in note and "theirs.npz has statistics only" in note for note in found.notes)
-    assert any("does not say which extractor" in note for note in found.notes)
+    assert any("does not name its extractor" in note for note in found.notes)
 
 
 def test_a_reference_batch_with_both_uses_statistics_for_the_distance_and_images_for_the_rest(

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from stepwell.evaluate import weights
-from stepwell.evaluate.resnet_cifar import expected_shapes
+from stepwell.evaluate.classifiers import resnet20_shapes
 from stepwell.evaluate.weights import ORIGINS, Origin, WeightsError, find, read
 
 NAME = "resnet20-cifar10"
@@ -33,7 +33,7 @@ def nothing_around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def made(**changes: torch.Tensor) -> dict[str, torch.Tensor]:
-    return {name: torch.zeros(shape) for name, shape in expected_shapes().items()} | changes
+    return {name: torch.zeros(shape) for name, shape in resnet20_shapes().items()} | changes
 
 
 @pytest.mark.parametrize("name", ORIGINS)
@@ -54,7 +54,7 @@ def test_a_path_goes_before_the_variable_and_both_must_exist(
     monkeypatch.setenv(ORIGINS[NAME].variable, str(two))
     assert find(NAME) == two
     assert find(NAME, one) == one
-    with pytest.raises(WeightsError, match=r"--weights says .*three.pth"):
+    with pytest.raises(WeightsError, match=r"--weights is .*three.pth"):
         find(NAME, tmp_path / "three.pth")
     two.unlink()
     with pytest.raises(WeightsError, match=ORIGINS[NAME].variable):
@@ -80,8 +80,8 @@ def test_a_download_is_checked_and_made_once(online: Path, tmp_path: Path) -> No
     assert [file.name for file in path.parent.iterdir()] == ["canonical.th"]
     online.unlink()
     assert find(NAME) == path
-    stored, digest = read(NAME, path, expected_shapes())
-    assert set(stored) == set(expected_shapes())
+    stored, digest = read(NAME, path, resnet20_shapes())
+    assert set(stored) == set(resnet20_shapes())
     assert digest == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
@@ -113,12 +113,12 @@ def test_files_of_other_networks_are_told_by_what_they_hold(tmp_path: Path) -> N
     with pytest.raises(
         WeightsError, match=r"are missing, such as .*It holds 1 tensors, such as encoder.weight"
     ):
-        read(NAME, path, expected_shapes())
+        read(NAME, path, resnet20_shapes())
     save_file(made(**{"conv1.weight": torch.zeros(16, 1, 3, 3)}), path)
     with pytest.raises(
         WeightsError, match=r"conv1.weight has shape \[16, 1, 3, 3\] and must have \[16, 3, 3, 3\]"
     ):
-        read(NAME, path, expected_shapes())
+        read(NAME, path, resnet20_shapes())
 
 
 @pytest.mark.parametrize("ending", ["safetensors", "pth"])
@@ -127,14 +127,14 @@ def test_files_that_are_no_weights_are_no_traceback(tmp_path: Path, ending: str)
     for contents in (b"", b"<html>404</html>", b"PK\x03\x04" + b"\0" * 50):
         path.write_bytes(contents)
         with pytest.raises(WeightsError, match="cannot be read as weights"):
-            read(NAME, path, expected_shapes())
+            read(NAME, path, resnet20_shapes())
     if ending == "pth":
         torch.save([1, 2], path)
         with pytest.raises(WeightsError, match="are missing"):
-            read(NAME, path, expected_shapes())
+            read(NAME, path, resnet20_shapes())
 
 
 def test_a_classifier_head_is_dropped(tmp_path: Path) -> None:
     path = tmp_path / "with_head.pth"
     torch.save(made(**{"fc.weight": torch.zeros(1008, 2048)}), path)
-    assert "fc.weight" not in read(NAME, path, expected_shapes())[0]
+    assert "fc.weight" not in read(NAME, path, resnet20_shapes())[0]

@@ -1,4 +1,4 @@
-"""Held-out loss per noise band, at fixed times with fixed noise: every objective is read from this curve."""
+"""Held-out loss in bands of time, at fixed times with fixed noise; every objective is computed from it."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from stepwell.weightings import Weighting
 
 
 class BandLosses(NamedTuple):
-    """What a denoiser loses on held-out images, in float64 on the CPU."""
+    """A denoiser's losses on held-out images, in float64 on the CPU."""
 
     borders: Tensor
-    """[bands + 1]: of the bands, in unit time."""
+    """[bands + 1]: in unit time."""
     plain: Tensor
     """[bands]: the mean squared error on the network's own target."""
     objectives: dict[str, float]
-    """By the catalogue's name of the weighting: its mean weighted loss under the process's reference."""
+    """The mean weighted loss under the process's reference density, by name of the weighting."""
 
 
 class HeldOutLoss:
-    """The loss of any denoiser on the same images, times and noise, whatever the batch size or the device.
+    """The loss of any denoiser on the same images, times and noise, for any batch size and device.
 
-    Every image is seen once in each band. Within a band the times are evenly spaced and the images take them
-    in an order that is random but fixed, so that neither a class nor an image sits at one end of all bands.
+    Every image is used once in each band. Within a band the times are evenly spaced and dealt to the images
+    in a fixed random order, so that no class or image is always at one end.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class HeldOutLoss:
         self.bands, self.seed = require.count("bands", bands), seed
         self.batch = require.count("batch", batch)
         self._objective = Objective(process)
-        self._weightings = _meaningful(process)
+        self._weightings = _supported_weightings(process)
 
     def __call__(self, denoiser: Denoiser) -> BandLosses:
         """The losses of a denoiser that is in eval mode."""
@@ -70,14 +70,14 @@ class HeldOutLoss:
     def losses(self, denoiser: Denoiser, band: int) -> PerExample:
         """The plain loss [N] of every image in one band, computed in float32 and kept in float64."""
         u, noise = self.times(band), fixed_noise(self.x0, self.seed, "held-out", band)
-        found: list[Tensor] = []
+        parts: list[Tensor] = []
         with torch.no_grad():
             for rows in batches(len(u), self.batch):
-                x0, given = self.x0[rows], select(self.condition, rows)
-                at = u[rows].to(x0.device)
-                losses = self._objective(on_target(denoiser), x0, noise[rows].to(x0), at, given)
-                found.append(losses.plain.double().cpu())
-        return torch.cat(found)
+                x0, condition = self.x0[rows], select(self.condition, rows)
+                times = u[rows].to(x0.device)
+                losses = self._objective(on_target(denoiser), x0, noise[rows].to(x0), times, condition)
+                parts.append(losses.plain.double().cpu())
+        return torch.cat(parts)
 
     def times(self, band: int) -> PerExample:
         """The unit time [N] of every image in one band, in float32, as training draws them."""
@@ -97,44 +97,44 @@ def float_images(x0: Tensor) -> Tensor:
 
 
 def batches(count: int, size: int) -> Iterator[slice]:
-    """All rows in turn, at most `size` at a time."""
+    """Slices over all rows, at most `size` each."""
     return (slice(start, start + size) for start in range(0, count, size))
 
 
 def fixed_generator(*parts: int | str) -> torch.Generator:
-    """A CPU generator, so that every device sees the same bits."""
+    """A CPU generator seeded by the parts, so that every device gets the same numbers."""
     return torch.Generator().manual_seed(stream_key(*parts))
 
 
 def fixed_noise(like: Tensor, *parts: int | str) -> Tensor:
-    """Standard normal noise in the shape of `like`, in float32 on the CPU: a function of the parts alone."""
+    """Standard normal noise in the shape of `like`, float32 on the CPU, seeded by the parts."""
     return torch.randn(like.shape, generator=fixed_generator(*parts, "noise"))
 
 
 def on_target(denoiser: Denoiser) -> Denoiser:
-    """A denoiser without its learned variance, which networks say after the answer to the target."""
+    """A denoiser without its learned variance, the second half of the output channels."""
 
     def call(input: Tensor, time: PerExample, condition: Any) -> Tensor:
         output = denoiser(input, time, condition)
-        answer = output[:, : input.shape[1]] if output.shape[1] == 2 * input.shape[1] else output
-        if answer.shape != input.shape:
+        prediction = output[:, : input.shape[1]] if output.shape[1] == 2 * input.shape[1] else output
+        if prediction.shape != input.shape:
             raise InvalidParameter(
                 f"the denoiser's output is {tuple(output.shape)} for an input of {tuple(input.shape)}: "
                 "it must be as large, or have twice the channels if it learns a variance."
             )
-        return answer
+        return prediction
 
     return call
 
 
-def _meaningful(process: NoiseProcess) -> dict[str, Weighting]:
-    """The weightings of the catalogue, with defaults, that this process has."""
-    found: dict[str, Weighting] = {}
+def _supported_weightings(process: NoiseProcess) -> dict[str, Weighting]:
+    """The catalogue's weightings, with their defaults, that this process supports."""
+    supported: dict[str, Weighting] = {}
     for entry in WEIGHTINGS:
         candidate = weighting(entry.name)
         try:
             candidate(process, torch.tensor([0.5]))
         except Unsupported:
             continue
-        found[entry.name] = candidate
-    return found
+        supported[entry.name] = candidate
+    return supported

@@ -1,4 +1,4 @@
-"""Two sets of images compared: Fréchet and kernel distance, precision and recall, and how they were made."""
+"""Compare two sets of images: Fréchet and kernel distance, precision and recall."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ from stepwell.evaluate.feature_files import (
 from stepwell.evaluate.image_sets import keys_of, open_images
 
 Progress = Callable[[str, int, int], None]
+"""(set, images done, of how many)."""
 _FEWEST = 4
-"""Features that a kernel distance and precision with k = 3 need."""
+"""Images that a kernel distance, and precision with k = 3, need."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How sets are read."""
+    """How sets are read: how many images (None: all), resized to what size (None: as stored)."""
 
     count: int | None = None
     size: int | None = None
@@ -43,7 +44,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Side:
-    """One of two sets: its statistics, and its features if there are any."""
+    """One of two sets: its features, its statistics from a file, or both."""
 
     name: str
     features: Features | None
@@ -51,7 +52,7 @@ class Side:
 
     @cached_property
     def statistics(self) -> Statistics:
-        """As stored, else of the features; only the rank that compares asks for them."""
+        """As stored, else computed from the features."""
         if self.stored is not None:
             return self.stored
         assert self.features is not None
@@ -60,7 +61,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What two sets have in common; None where only statistics are known."""
+    """The distances between two sets; None where only statistics are known."""
 
     title: str
     identity: str
@@ -72,10 +73,10 @@ class Comparison:
 
 
 def side(spec: str | Path, extractor: Extractor, reading: Reading, progress: Progress) -> Side:
-    """A set or a statistics file, ready to be compared.
+    """A set of images or a statistics file, with its features extracted.
 
-    Reference batches of guided-diffusion have both: statistics of the whole data set and some of its images.
-    The distance is then to the statistics, and the rest to the images, as in their own evaluator.
+    guided-diffusion's reference batches have both: statistics of all data and some of the images. As in its
+    own evaluator, the Fréchet distance then uses the statistics, everything else the images.
     """
     path = Path(spec).expanduser()
     stored = read_statistics(path, extractor) if has_statistics(path) else None
@@ -95,7 +96,7 @@ def side(spec: str | Path, extractor: Extractor, reading: Reading, progress: Pro
 
 
 def compare(generated: Side, reference: Side, extractor: Extractor) -> Comparison:
-    """All numbers that these two sides allow."""
+    """All distances that can be computed between two sides."""
     kernel, shares = None, None
     a, b = generated.features, reference.features
     if a is not None and b is not None and min(a.count, b.count) >= _FEWEST:
@@ -119,12 +120,11 @@ def _notes(generated: Side, reference: Side, extractor: Extractor, bare: bool) -
         if count is not None and count <= extractor.dimensions:
             notes.append(
                 f"{one.name}: {count} images are too few for {extractor.dimensions} dimensions. The distance "
-                "is far too large: compare it only with others at this count."
+                "is biased upwards: compare it only with others at this count."
             )
         if one.statistics.identity is None:
             notes.append(
-                f"{one.name} does not say which extractor and resizing made it: it is taken for "
-                f"{extractor.identity}."
+                f"{one.name} does not name its extractor and resizing: {extractor.identity} is assumed."
             )
     counts = {one.statistics.count for one in (generated, reference)}
     if bare:

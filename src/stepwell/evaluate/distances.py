@@ -1,8 +1,4 @@
-"""Improved precision and recall (Kynkäänniemi et al. 2019): how much of each set lies within the other.
-
-A set's region is the union of balls around its features, each as large as the distance to the k-th nearest
-other one. Distances are made in tiles, so no matrix of all pairs is ever held.
-"""
+"""Distances between two sets of features: Fréchet, kernel (MMD), precision and recall."""
 
 from __future__ import annotations
 
@@ -23,32 +19,33 @@ class PrecisionRecall(NamedTuple):
     """Shares from 0 to 1."""
 
     precision: float
-    """Of the generated features within the region of the real ones."""
+    """The share of generated features inside the region of the real ones."""
     recall: float
-    """Of the real features within the region of the generated ones."""
+    """The share of real features inside the region of the generated ones."""
 
 
 def precision_recall(generated: Tensor, real: Tensor, *, k: int = 3) -> PrecisionRecall:
-    """Both shares of two sets of features [N, D] and [M, D]; the paper's k is 3."""
+    """Improved precision and recall of features [N, D] and [M, D] (Kynkäänniemi et al. 2019).
+
+    A set's region is the union of balls around its features, each reaching the k-th nearest other feature.
+    Distances are computed in tiles, never for all pairs at once.
+    """
     require.count("k", k)
     for name, features in (("generated", generated), ("real", real)):
         if features.dim() != 2 or len(features) <= k:
             raise InvalidParameter(
                 f"{name} features must be [N, D] with more than {k} rows, not {list(features.shape)}."
             )
-    if generated.shape[1] != real.shape[1]:
-        raise InvalidParameter(
-            f"features of {generated.shape[1]} and of {real.shape[1]} dimensions cannot be compared."
-        )
-    # Far from the origin |a|^2 - 2ab + |b|^2 loses digits: the common mean goes first.
+    _same_dimensions(generated[0], real[0])
+    # Far from the origin |a|^2 - 2ab + |b|^2 loses digits, so the mean is subtracted first.
     centre = real.double().mean(0)
     a, b = generated.double() - centre, real.double() - centre
     return PrecisionRecall(_share_within(a, b, _radii(b, k)), _share_within(b, a, _radii(a, k)))
 
 
 def _radii(features: Tensor, k: int) -> Tensor:
-    """[N]: the squared distance of each to its k-th nearest other one."""
-    found = list[Tensor]()
+    """[N]: the squared distance of each feature to its k-th nearest other one."""
+    radii = list[Tensor]()
     for start in range(0, len(features), _TILE):
         rows = features[start : start + _TILE]
         nearest = rows.new_empty(len(rows), 0)
@@ -58,17 +55,17 @@ def _radii(features: Tensor, k: int) -> Tensor:
                 tile.fill_diagonal_(torch.inf)
             joined = torch.cat([nearest, tile], 1)
             nearest = joined.topk(min(k, joined.shape[1]), largest=False).values
-        found.append(nearest[:, k - 1])
-    return torch.cat(found)
+        radii.append(nearest[:, k - 1])
+    return torch.cat(radii)
 
 
 def _share_within(points: Tensor, centres: Tensor, radii: Tensor) -> float:
     inside = 0
     for rows in points.split(_TILE):
-        hit = torch.zeros(len(rows), dtype=torch.bool)
-        for near, reach in zip(centres.split(_TILE), radii.split(_TILE), strict=True):
-            hit |= (_squared_distances(rows, near) <= reach).any(1)
-        inside += int(hit.sum())
+        covered = torch.zeros(len(rows), dtype=torch.bool)
+        for tile, radius in zip(centres.split(_TILE), radii.split(_TILE), strict=True):
+            covered |= (_squared_distances(rows, tile) <= radius).any(1)
+        inside += int(covered.sum())
     return inside / len(points)
 
 
@@ -78,7 +75,7 @@ def _squared_distances(a: Tensor, b: Tensor) -> Tensor:
 
 
 _SUBSET = 1000
-"""Of the kernel distance, as its authors chose."""
+"""The kernel distance's subset size in the paper."""
 _BLOCK = 256
 
 
@@ -102,19 +99,19 @@ class Moments:
 
     @property
     def too_few(self) -> bool:
-        """Whether the covariance is singular for want of samples: distances are then biased upwards."""
+        """Whether there are too few samples for a full-rank covariance: distances are then biased upwards."""
         return self.count <= len(self.mean)
 
     def add(self, features: Tensor) -> Moments:
-        """Take in a batch of features [B, D]; returns itself."""
-        values = _features(features)
+        """Add a batch of features [B, D]; returns self."""
+        values = _checked(features).to(torch.float64)
         batch = Moments()
         batch.count, batch.mean = len(values), values.mean(0)
         batch._scatter = (values - batch.mean).T @ (values - batch.mean)
         return self.merge(batch)
 
     def merge(self, other: Moments) -> Moments:
-        """Take in what another one has seen; returns itself."""
+        """Add the samples of other moments; returns self."""
         if other.count == 0:
             return self
         if self.count == 0:
@@ -152,7 +149,7 @@ def frechet_distance(a: Normal, b: Normal) -> float:
 
 
 class KernelDistance(NamedTuple):
-    """An unbiased estimate, so below 0 at times, and the error of it that comes from the finite sets."""
+    """An unbiased estimate, which may be below 0, with its sampling error."""
 
     mean: float
     standard_error: float
@@ -163,9 +160,9 @@ def kernel_distance(
 ) -> KernelDistance:
     """The squared MMD with kernel (x.y / D + 1)^3, averaged over random subsets (Binkowski et al. 2018, KID).
 
-    `size` examples of each set are in a subset: by default 1000, but at most half of the smaller set. The
-    subsets share examples, so their spread / sqrt(subsets) would be far too small an error; this one is the
-    delete-d jackknife's (Shao and Wu 1989).
+    A subset has `size` examples of each set: 1000 by default, at most half of the smaller set. Subsets share
+    examples, so their spread / sqrt(subsets) would be far too small an error; this is the delete-d
+    jackknife's (Shao and Wu 1989).
     """
     a, b = _checked(features_a), _checked(features_b)
     _same_dimensions(a[0], b[0])
@@ -177,22 +174,22 @@ def kernel_distance(
             "and a size of at least 2 that leaves some out."
         )
     generator = torch.Generator().manual_seed(stream_key(seed, "kernel-distance"))
-    found = torch.stack(
+    estimates = torch.stack(
         [
             _squared_mmd(_subset(a, size, generator), _subset(b, size, generator))
             for _ in range(require.count("subsets", subsets, least=2))
         ]
     )
-    error = float(found.std()) * math.sqrt(size / (smaller - size))
-    return KernelDistance(float(found.mean()), error)
+    error = float(estimates.std()) * math.sqrt(size / (smaller - size))
+    return KernelDistance(float(estimates.mean()), error)
 
 
 def _overlap_by_eigenvalues(first: Tensor, second: Tensor) -> Tensor | None:
-    """tr (C1 C2)^1/2 from the eigenvalues of L' C2 L where L L' = C1; None if one of them is singular.
+    """tr (C1 C2)^1/2 from the eigenvalues of L' C2 L where L L' = C1; None if C1 or C2 is singular.
 
-    The roots of eigenvalues that should be 0 are 1e-8 and not 1e-16: so singular covariances go by singular
-    values of factors, which have no such error and take four times as long. Of others, with eigenvalues over
-    up to 14 powers of ten, both ways agree to 2e-12 of the traces.
+    Square roots of eigenvalues that should be 0 are 1e-8 and not 1e-16, so singular covariances use singular
+    values of factors instead, which takes four times as long. Where both work, with eigenvalues over up to 14
+    powers of ten, they agree to 2e-12 of the traces.
     """
     lower = _triangle(first)
     if lower is None or _triangle(second) is None:
@@ -202,7 +199,7 @@ def _overlap_by_eigenvalues(first: Tensor, second: Tensor) -> Tensor | None:
 
 
 def _triangle(covariance: Tensor) -> Tensor | None:
-    """The Cholesky factor, or None if a pivot is no more than rounding."""
+    """The Cholesky factor, or None if a pivot is only rounding error."""
     lower, failed = torch.linalg.cholesky_ex(covariance)
     least = len(covariance) * torch.finfo(covariance.dtype).eps * covariance.diagonal().max()
     singular = bool(failed) or bool((lower.diagonal().square() <= least).any())
@@ -210,17 +207,17 @@ def _triangle(covariance: Tensor) -> Tensor | None:
 
 
 def _congruent(lower: Tensor, symmetric: Tensor) -> Tensor:
-    """The lower half of L' S L, which is all that `eigvalsh` reads, at a third of two whole products."""
-    made = torch.zeros_like(symmetric)
+    """The lower half of L' S L, all that `eigvalsh` reads, at a third of the cost of two full products."""
+    product = torch.zeros_like(symmetric)
     for start in range(0, len(lower), _BLOCK):
         stop = start + _BLOCK
         right = symmetric[start:, start:] @ lower[start:, start:stop]
-        made[start:, start:stop] = lower[start:, start:].T @ right
-    return made
+        product[start:, start:stop] = lower[start:, start:].T @ right
+    return product
 
 
 def _factor(covariance: Tensor) -> Tensor:
-    """F [D, rank] with F F' = C; eigenvalues that are rounding, negative ones too, count as 0."""
+    """F [D, rank] with F F' = C; eigenvalues that are only rounding error count as 0."""
     values, vectors = torch.linalg.eigh(covariance)
     kept = values > len(values) * torch.finfo(values.dtype).eps * values[-1].clamp(min=0)
     factor: Tensor = vectors[:, kept] * values[kept].sqrt()
@@ -228,9 +225,9 @@ def _factor(covariance: Tensor) -> Tensor:
 
 
 def _squared_mmd(a: Tensor, b: Tensor) -> Tensor:
-    """The unbiased estimate from two sets of the same size: no example meets itself."""
+    """The unbiased estimate from two sets of the same size, without pairs of an example with itself."""
     pairs = len(a) * (len(a) - 1)
-    within = sum((_kernel(x, x).sum() - _kernel_with_itself(x).sum() for x in (a, b)), a.new_zeros(()))
+    within = sum((_kernel(x, x).sum() - _kernel_diagonal(x).sum() for x in (a, b)), a.new_zeros(()))
     return within / pairs - 2 * _kernel(a, b).mean()
 
 
@@ -238,16 +235,12 @@ def _kernel(a: Tensor, b: Tensor) -> Tensor:
     return (a @ b.T / a.shape[1] + 1) ** 3
 
 
-def _kernel_with_itself(a: Tensor) -> Tensor:
+def _kernel_diagonal(a: Tensor) -> Tensor:
     return (a.square().mean(1) + 1) ** 3
 
 
 def _subset(values: Tensor, size: int, generator: torch.Generator) -> Tensor:
     return values[torch.randperm(len(values), generator=generator)[:size]].to(torch.float64)
-
-
-def _features(features: Tensor) -> Tensor:
-    return _checked(features).to(torch.float64)
 
 
 def _checked(features: Tensor) -> Tensor:

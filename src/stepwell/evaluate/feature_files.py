@@ -1,48 +1,45 @@
-"""Features of a whole set, written to disk block by block: an interrupted extraction continues.
+"""Features of a set of images on disk, and their statistics; an interrupted extraction continues.
 
-A block is a fixed range of rows. Rank r of w makes blocks r, r + w, ..., and all ranks read all of them
-afterwards: features, and everything computed from them, are the same bits for any number of processes.
+A block is a fixed range of rows. Rank r of w extracts blocks r, r + w, ..., then all ranks read all blocks:
+features, and everything computed from them, have the same bits for any number of processes.
 """
 
 from __future__ import annotations
 
+import io
 import json
-import os
-import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from stepwell.core.errors import StepwellError
 from stepwell.core.ranks import meet, worker_group
+from stepwell.data.npz import UNREADABLE
 from stepwell.evaluate.distances import Moments
 from stepwell.evaluate.extractors import Extractor
 from stepwell.evaluate.image_sets import ImageSet, chosen_rows, keys_of
 from stepwell.evaluate.weights import cache_folder
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+from stepwell.runs.io import write_atomic
 
 BLOCK = 256
-ABOUT = "about.json"
+ABOUT, STATISTICS = "about.json", "statistics.npz"
 
 
 class ExtractionError(StepwellError):
-    """Features that cannot be made, kept or read."""
+    """Features that cannot be extracted, stored or read."""
 
 
 @dataclass(frozen=True)
 class Features:
-    """The features of a set of images, on disk."""
+    """The stored features of a set of images."""
 
     folder: Path
     name: str
@@ -51,16 +48,16 @@ class Features:
     dimensions: int
 
     def blocks(self) -> Iterator[Tensor]:
-        """All features in the order of the rows, [256, D] at a time."""
+        """All features in order, [256, D] at a time."""
         for number in range(-(-self.count // BLOCK)):
             yield _load(self.folder, number)
 
     def all(self) -> Tensor:
-        """[N, D]."""
+        """All features [N, D]."""
         return torch.cat(list(self.blocks()))
 
     def moments(self) -> Moments:
-        """Mean and covariance, streamed in float64."""
+        """Mean and covariance, computed block by block in float64."""
         total = Moments()
         for block in self.blocks():
             total.add(block)
@@ -75,55 +72,51 @@ def extract(
     batch: int = 32,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Features:
-    """The features of a set; what is on disk already, from whatever interrupted run, is not made again."""
+    """The features of a set; blocks that are on disk already are not extracted again."""
     rows, group = chosen_rows(len(images), count), worker_group()
     key = f"{images.digest()} {extractor.identity} {len(rows)}"
     folder = cache_folder() / "features" / blake2b(key.encode(), digest_size=12).hexdigest()
-    found = Features(folder, images.name, extractor.identity, len(rows), extractor.dimensions)
-    _announce(found)
+    features = Features(folder, images.name, extractor.identity, len(rows), extractor.dimensions)
+    _write_about(features)
     blocks = [rows[start : start + BLOCK] for start in range(0, len(rows), BLOCK)]
     done = 0
     for number in range(group.rank, len(blocks), group.world):
-        if not _whole(folder, number, len(blocks[number]), extractor.dimensions):
-            _make(images, extractor, folder, number, blocks[number], batch)
+        if not _is_stored(folder, number, len(blocks[number]), extractor.dimensions):
+            _extract_block(images, extractor, folder, number, blocks[number], batch)
         done += len(blocks[number])
         progress(min(done * group.world, len(rows)), len(rows))
     meet(group)
-    return found
+    return features
 
 
-def _make(
+def _extract_block(
     images: ImageSet, extractor: Extractor, folder: Path, number: int, rows: list[int], batch: int
 ) -> None:
     parts = [extractor(images.fetch(rows[start : start + batch])) for start in range(0, len(rows), batch)]
-    path = _file(folder, number)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        save_file({"features": torch.cat(parts).contiguous()}, temporary)
-        temporary.replace(path)
-    except (OSError, SafetensorError) as error:
-        temporary.unlink(missing_ok=True)
+        write_atomic(_file(folder, number), save({"features": torch.cat(parts).contiguous()}))
+    except OSError as error:
         raise ExtractionError(
-            f"cannot write features to {folder} ({error}): make room, or set STEPWELL_CACHE to another "
+            f"cannot write features to {folder} ({error}): free some space, or set STEPWELL_CACHE to another "
             "folder."
         ) from error
 
 
-def _announce(found: Features) -> None:
-    """A folder of features says what is in it, for people who look at their cache."""
-    about = {"images": found.name, "extractor": found.identity, "count": found.count}
+def _write_about(features: Features) -> None:
+    """A description of the folder, for people who look into their cache."""
+    about = {"images": features.name, "extractor": features.identity, "count": features.count}
     try:
-        found.folder.mkdir(parents=True, exist_ok=True)
-        (found.folder / ABOUT).write_text(json.dumps(about, indent=2) + "\n")
+        features.folder.mkdir(parents=True, exist_ok=True)
+        (features.folder / ABOUT).write_text(json.dumps(about, indent=2) + "\n")
     except OSError as error:
         raise ExtractionError(
-            f"cannot keep features in {found.folder} ({error.strerror}): set STEPWELL_CACHE to a folder that "
-            "can be written."
+            f"cannot store features in {features.folder} ({error.strerror}): set STEPWELL_CACHE to a folder "
+            "that can be written."
         ) from error
 
 
-def _whole(folder: Path, number: int, rows: int, dimensions: int) -> bool:
-    """Whether a block is there and readable; a damaged one is made again."""
+def _is_stored(folder: Path, number: int, rows: int, dimensions: int) -> bool:
+    """Whether a block exists and is readable; a damaged one is extracted again."""
     if not _file(folder, number).exists():
         return False
     try:
@@ -147,11 +140,8 @@ def _file(folder: Path, number: int) -> Path:
     return folder / f"block-{number:06d}.safetensors"
 
 
-STATISTICS = "statistics.npz"
-
-
 class BadStatistics(StepwellError):
-    """Statistics that cannot be used, or not with this extractor."""
+    """Statistics that cannot be read, or do not fit the extractor."""
 
 
 @dataclass(frozen=True)
@@ -161,90 +151,78 @@ class Statistics:
     mean: Tensor
     covariance: Tensor
     count: int | None
-    """None where a file does not say."""
+    """None if the file does not say."""
     identity: str | None
-    """Of the extractor; None where a file does not say."""
+    """The extractor's identity; None if the file does not say."""
 
 
 def has_statistics(path: Path) -> bool:
-    """Whether a path is an .npz file with the keys that the field exchanges."""
+    """Whether a path is an .npz file with `mu` and `sigma`."""
     return path.suffix.lower() == ".npz" and path.is_file() and {"mu", "sigma"} <= set(keys_of(path))
 
 
 def read_statistics(path: Path, extractor: Extractor) -> Statistics:
-    """`mu` and `sigma` of pytorch-fid, torch-fidelity, guided-diffusion or us, checked against an extractor.
+    """`mu` and `sigma` as written by pytorch-fid, torch-fidelity, guided-diffusion or stepwell.
 
-    Only our own files say which extractor made them; of others the dimensions must do.
+    Only our own files name their extractor; for others only the dimensions can be checked.
     """
     try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
-            mean, covariance = stored["mu"], stored["sigma"]
-            count = int(stored["count"]) if "count" in stored else None
-            identity = str(stored["extractor"]) if "extractor" in stored else None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        stored = _load_statistics(path)
+    except (KeyError, *UNREADABLE) as error:
         raise BadStatistics(f"{path} cannot be read as statistics ({error}).") from error
-    if identity is not None and identity != extractor.identity:
+    if stored.identity not in (None, extractor.identity):
         raise BadStatistics(
-            f"{path} was made by another extractor ({identity}) than the one in use ({extractor.identity}): "
-            "use the same extractor, weights and --resize, or give the reference images themselves."
+            f"{path} was made by another extractor ({stored.identity}) than the one in use "
+            f"({extractor.identity}): use the same extractor, weights and --resize, or give the images."
         )
-    _check_shapes(path, mean, covariance, extractor)
-    return Statistics(_double(mean), _double(covariance), count, identity)
+    size = extractor.dimensions
+    if stored.mean.shape != (size,) or stored.covariance.shape != (size, size):
+        raise BadStatistics(
+            f"{path} has statistics of another extractor: mu is {list(stored.mean.shape)} and sigma "
+            f"{list(stored.covariance.shape)}, and {extractor.name} has {size} features. Choose the "
+            "extractor that made it."
+        )
+    if not (stored.mean.isfinite().all() and stored.covariance.isfinite().all()):
+        raise BadStatistics(f"{path} has numbers that are not finite in mu or sigma.")
+    return stored
 
 
 def statistics_of(features: Features) -> Statistics:
-    """Of features on disk, and kept beside them: in the keys of the field, with count and extractor."""
+    """The statistics of stored features; they are computed once and stored beside them."""
     path = features.folder / STATISTICS
-    kept = _kept(path, features)
-    if kept is not None:
-        return kept
+    try:
+        stored = _load_statistics(path)
+        if (stored.count, stored.identity) == (features.count, features.identity):
+            return stored
+    except (KeyError, *UNREADABLE):
+        pass  # Missing or damaged.
     moments = features.moments()
-    made = Statistics(moments.mean, moments.covariance, features.count, features.identity)
-    write_statistics(path, made)
-    return made
+    statistics = Statistics(moments.mean, moments.covariance, features.count, features.identity)
+    write_statistics(path, statistics)
+    return statistics
 
 
 def write_statistics(path: Path, statistics: Statistics) -> None:
-    """Replace a file as a whole; pytorch-fid and others read it too."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Write an .npz atomically; pytorch-fid and others read it too."""
+    arrays: dict[str, Any] = {
+        "mu": statistics.mean.numpy(),
+        "sigma": statistics.covariance.numpy(),
+        "count": statistics.count,
+        "extractor": statistics.identity,
+    }
+    content = io.BytesIO()
+    np.savez(content, **{key: value for key, value in arrays.items() if value is not None})
     try:
-        with temporary.open("wb") as stream:
-            arrays: dict[str, Any] = {
-                "mu": statistics.mean.numpy(),
-                "sigma": statistics.covariance.numpy(),
-                "count": statistics.count,
-                "extractor": statistics.identity,
-            }
-            np.savez(stream, **{key: value for key, value in arrays.items() if value is not None})
-        temporary.replace(path)
+        write_atomic(path, content.getvalue())
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise BadStatistics(f"cannot write {path} ({error.strerror}).") from error
 
 
-def _kept(path: Path, features: Features) -> Statistics | None:
-    """Statistics from an earlier time; damaged ones are computed again."""
-    try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
-            if int(stored["count"]) != features.count or str(stored["extractor"]) != features.identity:
-                return None
-            mean, covariance = _double(stored["mu"]), _double(stored["sigma"])
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-        return None
-    return Statistics(mean, covariance, features.count, features.identity)
-
-
-def _check_shapes(path: Path, mean: NDArray[Any], covariance: NDArray[Any], extractor: Extractor) -> None:
-    wanted = extractor.dimensions
-    if mean.shape != (wanted,) or covariance.shape != (wanted, wanted):
-        raise BadStatistics(
-            f"{path} has statistics of another extractor: mu is {list(mean.shape)} and sigma "
-            f"{list(covariance.shape)}, and {extractor.name} has {wanted} features. Choose the extractor "
-            "that made it."
+def _load_statistics(path: Path) -> Statistics:
+    with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
+        mean, covariance = (
+            torch.from_numpy(np.ascontiguousarray(stored[key], dtype=np.float64)) for key in ("mu", "sigma")
         )
-    if not (np.isfinite(mean).all() and np.isfinite(covariance).all()):
-        raise BadStatistics(f"{path} has numbers that are not finite in mu or sigma.")
-
-
-def _double(array: NDArray[Any]) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float64))
+        count = int(stored["count"]) if "count" in stored else None
+        identity = str(stored["extractor"]) if "extractor" in stored else None
+    return Statistics(mean, covariance, count, identity)

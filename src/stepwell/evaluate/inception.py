@@ -1,4 +1,4 @@
-"""What Inception-v3 is made of (Szegedy et al. 2016), with torchvision's names: data, no computation."""
+"""Inception-v3 (Szegedy et al. 2016) with the 2015 weights that FID is defined on, in torchvision's names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 
 class Layer(NamedTuple):
-    """A convolution, a batch norm and a rectifier; stride 2 has no padding, stride 1 keeps the size."""
+    """Convolution, batch norm and ReLU; stride 2 has no padding, stride 1 keeps the size."""
 
     name: str
     channels: int
@@ -20,7 +20,7 @@ class Layer(NamedTuple):
 
 
 class Branch(NamedTuple):
-    """What one branch of a block does: pool, layers one after the other, then `ends` side by side."""
+    """One branch of a block: pool, layers in sequence, then `ends` in parallel."""
 
     layers: tuple[Layer, ...] = ()
     ends: tuple[Layer, ...] = ()
@@ -118,7 +118,7 @@ BLOCKS = {
     "Mixed_7b": (1280, _wide("average")),
     "Mixed_7c": (2048, _wide("maximum")),
 }
-"""Channels in, and the branches whose outputs are joined."""
+"""Input channels, and the branches whose outputs are concatenated."""
 
 
 DIMENSIONS = 2048
@@ -128,13 +128,13 @@ _NORM = ("weight", "bias", "running_mean", "running_var")
 
 
 class Block(nn.Module):
-    """Branches of convolutions on one input, joined along the channels."""
+    """Parallel branches of convolutions, concatenated along the channels."""
 
-    def __init__(self, given: int, branches: tuple[Branch, ...]) -> None:
+    def __init__(self, inputs: int, branches: tuple[Branch, ...]) -> None:
         super().__init__()
         self._branches = branches
         for branch in branches:
-            channels = given
+            channels = inputs
             for layer in branch.layers:
                 self.add_module(layer.name, _convolution(channels, layer))
                 channels = layer.channels
@@ -147,17 +147,17 @@ class Block(nn.Module):
     def _parts(self, branch: Branch, x: Tensor) -> list[Tensor]:
         x = _pooled(x, branch.pool)
         for layer in branch.layers:
-            x = self._rectified(layer, x)
-        return [self._rectified(layer, x) for layer in branch.ends] or [x]
+            x = self._run_layer(layer, x)
+        return [self._run_layer(layer, x) for layer in branch.ends] or [x]
 
-    def _rectified(self, layer: Layer, x: Tensor) -> Tensor:
+    def _run_layer(self, layer: Layer, x: Tensor) -> Tensor:
         return F.relu_(self.get_submodule(layer.name)(x))
 
 
 class Inception(nn.Module):
     """Images [B, 3, 299, 299] in [-1, 1] to the features [B, 2048] of the last average pool.
 
-    Batch norm is part of the convolutions: see `folded`.
+    Batch norm is folded into the convolutions.
     """
 
     def __init__(self) -> None:
@@ -167,8 +167,8 @@ class Inception(nn.Module):
         self.Conv2d_2b_3x3 = nn.Conv2d(32, 64, 3, padding=1)
         self.Conv2d_3b_1x1 = nn.Conv2d(64, 80, 1)
         self.Conv2d_4a_3x3 = nn.Conv2d(80, 192, 3)
-        for name, (given, branches) in BLOCKS.items():
-            self.add_module(name, Block(given, branches))
+        for name, (inputs, branches) in BLOCKS.items():
+            self.add_module(name, Block(inputs, branches))
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.contiguous(memory_format=torch.channels_last)
@@ -184,7 +184,7 @@ class Inception(nn.Module):
 
 
 def expected_shapes() -> dict[str, tuple[int, ...]]:
-    """The tensors that a weights file must have, with their shapes: convolution and batch norm apart."""
+    """The tensors that a weights file must have, with their shapes: convolution and batch norm separately."""
     with torch.device("meta"):
         network = Inception()
     shapes = dict[str, tuple[int, ...]]()
@@ -195,7 +195,7 @@ def expected_shapes() -> dict[str, tuple[int, ...]]:
 
 
 def load_inception(stored: Mapping[str, Tensor]) -> Inception:
-    """The network with these weights, of half or single precision, in float32 and eval mode."""
+    """Inception with these weights (half or single precision), frozen, in float32 and eval mode."""
     network = Inception()
     for name, convolution in _convolutions(network):
         weight, bias = folded(name, stored)
@@ -206,7 +206,7 @@ def load_inception(stored: Mapping[str, Tensor]) -> Inception:
 
 
 def folded(name: str, stored: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """A convolution and its batch norm as one convolution with a bias, computed in float64."""
+    """A convolution and its batch norm as one convolution (weight, bias), in float64."""
     scale, shift, mean, variance = (stored[f"{name}.bn.{part}"].double() for part in _NORM)
     factor = scale / (variance + _EPSILON).sqrt()
     return stored[f"{name}.conv.weight"].double() * factor[:, None, None, None], shift - mean * factor
@@ -216,10 +216,10 @@ def _convolutions(network: Inception) -> Iterator[tuple[str, nn.Conv2d]]:
     return ((name, part) for name, part in network.named_modules() if isinstance(part, nn.Conv2d))
 
 
-def _convolution(given: int, layer: Layer) -> nn.Conv2d:
+def _convolution(inputs: int, layer: Layer) -> nn.Conv2d:
     rows, columns = layer.kernel
     padding = (rows // 2, columns // 2) if layer.stride == 1 else (0, 0)
-    return nn.Conv2d(given, layer.channels, layer.kernel, layer.stride, padding)
+    return nn.Conv2d(inputs, layer.channels, layer.kernel, layer.stride, padding)
 
 
 def _pooled(x: Tensor, how: str) -> Tensor:

@@ -1,7 +1,7 @@
-"""Where the weights of feature networks come from: a path, a variable, a cache, or one download.
+"""The weights of feature networks: from a path, an environment variable, a cache, or one download.
 
-A file is known by its sha256. One that is not known is taken if its tensors fit, and its digest becomes part
-of what the features are called.
+Files with the canonical name are checked by sha256. Others are accepted if their tensors fit; the digest is
+part of the extractor's identity.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 class WeightsError(StepwellError):
-    """Weights that are not there, or not what they should be."""
+    """Weights that are missing, damaged or of another network."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """The canonical file of a network, and how a user points to another one."""
+    """The canonical weights file of a network, and the variable that points to another one."""
 
     variable: str
     files: tuple[str, ...]
-    """Names under which caches hold it; the first is what we write."""
+    """File names in caches; downloads get the first."""
     url: str
     sha256: str
-    """Or the first digits of it, where its authors publish no more."""
+    """The digest, or its first digits where no more are published."""
 
 
 ORIGINS = {
@@ -60,19 +60,22 @@ ORIGINS = {
 
 def cache_folder() -> Path:
     """STEPWELL_CACHE, or `stepwell` in the user's cache folder."""
-    given = os.environ.get("STEPWELL_CACHE")
+    chosen = os.environ.get("STEPWELL_CACHE")
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(given).expanduser() if given else Path(base) / "stepwell"
+    return Path(chosen).expanduser() if chosen else Path(base) / "stepwell"
 
 
-def find(name: str, given: str | Path | None = None) -> Path:
-    """The weights file of a network: the one given, the variable's, a cached one, or a download."""
+def find(name: str, weights: str | Path | None = None) -> Path:
+    """The weights file of a network: the given one, the variable's, a cached one, or a download."""
     origin = ORIGINS[name]
     variable = os.environ.get(origin.variable)
-    for path, source in ((given, "--weights"), (variable, origin.variable)):
-        if path:
-            return _existing(Path(path).expanduser(), source)
-    for folder in _caches():
+    for chosen, option in ((weights, "--weights"), (variable, origin.variable)):
+        if chosen:
+            path = Path(chosen).expanduser()
+            if not path.is_file():
+                raise WeightsError(f"{option} is {path}, and there is no such file.")
+            return path
+    for folder in (cache_folder(), Path(torch.hub.get_dir()) / "checkpoints"):
         for file in origin.files:
             if (folder / file).is_file():
                 _check_digest(folder / file, origin)
@@ -81,17 +84,22 @@ def find(name: str, given: str | Path | None = None) -> Path:
 
 
 def read(name: str, path: Path, shapes: Shapes) -> tuple[dict[str, Tensor], str]:
-    """The tensors of a weights file, and its sha256; what does not fit is said by name."""
-    if any(path.name == file for file in ORIGINS[name].files):
+    """The tensors of a weights file and its sha256; raises WeightsError if they do not fit the shapes."""
+    if path.name in ORIGINS[name].files:
         _check_digest(path, ORIGINS[name])
     stored = _tensors(path)
     missing = [key for key in shapes if key not in stored]
     wrong = [key for key in shapes if key in stored and tuple(stored[key].shape) != tuple(shapes[key])]
     if missing or wrong:
-        found = f"{len(stored)} tensors, such as {', '.join(list(stored)[:3]) or 'none'}"
+        if missing:
+            problem = f"{len(missing)} of its {len(shapes)} tensors are missing, such as {missing[0]}"
+        else:
+            shape, needed = (list(sizes) for sizes in (stored[wrong[0]].shape, shapes[wrong[0]]))
+            problem = f"{wrong[0]} has shape {shape} and must have {needed}"
         raise WeightsError(
-            f"{path} is not a weights file of {name}: {_amiss(shapes, stored, missing, wrong)}. It holds "
-            f"{found}. Give {ORIGINS[name].files[0]}, or a safetensors file with the same names."
+            f"{path} is not a weights file of {name}: {problem}. It holds {len(stored)} tensors, such as "
+            f"{', '.join(list(stored)[:3]) or 'none'}. Give {ORIGINS[name].files[0]}, or a safetensors file "
+            "with the same names."
         )
     return {key: stored[key] for key in shapes}, sha256(path)
 
@@ -100,13 +108,6 @@ def sha256(path: Path) -> str:
     """The digest of a file's contents."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _amiss(shapes: Shapes, stored: Mapping[str, Tensor], missing: list[str], wrong: list[str]) -> str:
-    if missing:
-        return f"{len(missing)} of its {len(shapes)} tensors are missing, such as {missing[0]}"
-    key = wrong[0]
-    return f"{key} has shape {list(stored[key].shape)} and must have {list(shapes[key])}"
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:
@@ -122,22 +123,12 @@ def _tensors(path: Path) -> dict[str, Tensor]:
     return {k.removeprefix("module."): v for k, v in inner.items() if isinstance(v, Tensor)}
 
 
-def _caches() -> tuple[Path, ...]:
-    return (cache_folder(), Path(torch.hub.get_dir()) / "checkpoints")
-
-
-def _existing(path: Path, source: str) -> Path:
-    if not path.is_file():
-        raise WeightsError(f"{source} says {path}, and there is no such file.")
-    return path
-
-
 def _check_digest(path: Path, origin: Origin) -> None:
-    found = sha256(path)
-    if not found.startswith(origin.sha256):
+    digest = sha256(path)
+    if not digest.startswith(origin.sha256):
         raise WeightsError(
-            f"{path} is damaged or another file: its sha256 is {found}, and must be "
-            f"{origin.sha256}{'...' if len(origin.sha256) < 64 else ''}. Delete it, and it is fetched again."
+            f"{path} is damaged or another file: its sha256 is {digest}, and must be "
+            f"{origin.sha256}{'...' if len(origin.sha256) < 64 else ''}. Delete it to download it again."
         )
 
 
@@ -158,7 +149,7 @@ def _download(name: str, origin: Origin) -> Path:
         part.replace(path)
     except OSError as error:
         raise WeightsError(
-            f"the weights of {name} are not here and cannot be fetched ({error}). Get the file "
+            f"the weights of {name} are missing and cannot be downloaded ({error}). Get the file "
             f"{origin.files[0]} from {origin.url} and put it into {folder}, or set {origin.variable} to its "
             "path, or give --weights FILE."
         ) from error
