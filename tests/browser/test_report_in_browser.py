@@ -113,14 +113,14 @@ def test_hidden_methods_vanish_everywhere_and_come_back(page: Any) -> None:
 def test_pointing_shows_the_values_there(page: Any) -> None:
     from selenium.webdriver.common.action_chains import ActionChains
 
-    hand = page.find_element("css selector", "#curves .hand")
-    page.execute_script("arguments[0].scrollIntoView({block: 'center'})", hand)
-    ActionChains(page).move_to_element(hand).perform()
-    said = page.find_element("css selector", "#curves .readout").text
-    assert "images" in said.splitlines()[0]
-    assert all(method in said for method in METHODS)
-    ActionChains(page).move_to_element_with_offset(hand, 100, 0).perform()
-    assert page.find_element("css selector", "#curves .readout").text != said
+    slider = page.find_element("css selector", "#curves .slider")
+    page.execute_script("arguments[0].scrollIntoView({block: 'center'})", slider)
+    ActionChains(page).move_to_element(slider).perform()
+    shown = page.find_element("css selector", "#curves .readout").text
+    assert "images" in shown.splitlines()[0]
+    assert all(method in shown for method in METHODS)
+    ActionChains(page).move_to_element_with_offset(slider, 100, 0).perform()
+    assert page.find_element("css selector", "#curves .readout").text != shown
 
 
 def test_everything_can_be_reached_and_read_with_the_keyboard(page: Any) -> None:
@@ -131,14 +131,14 @@ def test_everything_can_be_reached_and_read_with_the_keyboard(page: Any) -> None
         _press(page, Keys.TAB)
         active = page.switch_to.active_element
         reached.append(active.get_attribute("name") or active.get_attribute("class") or active.tag_name)
-        if "hand" in reached[-1]:
+        if "slider" in reached[-1]:
             break
     assert {"methods", "metric", "axis", "logs", "view"} <= set(reached)
-    hand = page.switch_to.active_element
-    before = hand.get_attribute("aria-valuetext")
+    slider = page.switch_to.active_element
+    before = slider.get_attribute("aria-valuetext")
     assert "neyman 0.03" in before
     _press(page, Keys.ARROW_LEFT, Keys.ARROW_LEFT)
-    assert hand.get_attribute("aria-valuetext") != before
+    assert slider.get_attribute("aria-valuetext") != before
     assert page.find_element("css selector", "#curves .readout").is_displayed()
     assert page.execute_script("return getComputedStyle(document.activeElement).outlineStyle") != "none"
     _press(page, Keys.ESCAPE)
@@ -162,8 +162,8 @@ def test_a_phone_never_scrolls_sideways(browser: Any, tmp_path: Path) -> None:
         _open(browser, tmp_path, summary)
         assert browser.execute_script("return document.documentElement.scrollWidth") == 375
         browser.execute_script("document.querySelectorAll('details').forEach((d) => d.open = true)")
-        for hand in browser.find_elements("css selector", "#curves .hand"):
-            browser.execute_script("arguments[0].dispatchEvent(new PointerEvent('pointermove'))", hand)
+        for slider in browser.find_elements("css selector", "#curves .slider"):
+            browser.execute_script("arguments[0].dispatchEvent(new PointerEvent('pointermove'))", slider)
         assert browser.execute_script("return document.documentElement.scrollWidth") == 375
         assert paths(browser)
 

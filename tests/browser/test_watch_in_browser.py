@@ -97,7 +97,7 @@ def test_a_page_says_when_its_server_is_gone_and_goes_on_when_it_is_back(
         assert _status(browser) == "Training"
         choose(browser, "axis", "seconds")
         before = paths(browser)
-    until(lambda: "gone" in _status(browser))
+    until(lambda: "No answer" in _status(browser))
     (tmp_path / "points.json").write_text("25 running")
     with _served(tmp_path, port):
         until(lambda: _status(browser) == "Training")
@@ -109,14 +109,14 @@ def test_reading_with_the_keyboard_survives_new_data(browser: Any, tmp_path: Pat
     (tmp_path / "points.json").write_text("10 running")
     with _served(tmp_path) as server:
         open_page(browser, server.url)
-        browser.execute_script("document.querySelector('#curves .hand').focus()")
+        browser.execute_script("document.querySelector('#curves .slider').focus()")
         browser.execute_script(
             "document.activeElement.dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowLeft'}))"
         )
-        said = browser.find_element("css selector", "#curves .readout").text
-        assert said
+        shown = browser.find_element("css selector", "#curves .readout").text
+        assert shown
         (tmp_path / "points.json").write_text("25 running")
-        until(lambda: browser.find_element("css selector", "#curves .readout").text != said)
+        until(lambda: browser.find_element("css selector", "#curves .readout").text != shown)
         focused = browser.execute_script("return document.activeElement.className")
-        assert focused == "hand"
+        assert focused == "slider"
         assert browser.find_element("css selector", "#curves .readout").is_displayed()

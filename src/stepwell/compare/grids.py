@@ -1,4 +1,4 @@
-"""What methods made of the same noise, side by side in one picture (as Kim et al. 2025, Fig. 8)."""
+"""Images of several methods from the same noise, side by side in one picture (Kim et al. 2025, Fig. 8)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _BACKGROUND, _INK = (255, 255, 255), (30, 30, 30)
 
 
 def save_grids(summary: Summary, path: Path) -> None:
-    """One row of sheets a workload, each under its method's name."""
+    """Save one row per workload, with each method's images under its name."""
     rows = [_row(workload) for workload in summary.workloads]
     shown = [row for row in rows if row is not None]
     if not shown:
         raise StepwellError(
-            "there are no images to lay side by side: thin records have none, and runs make them at their "
-            "end with samples=64."
+            "there are no images to show side by side: thin records have none, and runs generate them at "
+            "their end with samples=64."
         )
     width = max(row.width for row in shown)
     canvas = Image.new("RGB", (width, sum(row.height for row in shown)), _BACKGROUND)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from stepwell.compare.study import Study
 from stepwell.core.errors import StepwellError
@@ -22,6 +23,9 @@ TUNING = "tuning"
 """The folder of a study's short runs that choose learning rates; they are not results."""
 BASE = "base"
 """The folder of the run that a study's others start from; it is not a result."""
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -139,24 +143,19 @@ def read_all(paths: Sequence[Path]) -> tuple[list[Outcome], list[LeftOut]]:
             except UnreadableRun as error:
                 left_out.append(LeftOut(str(directory), str(error)))
                 continue
-            same = runs.setdefault(_identity(outcome), outcome)
+            same = runs.setdefault(_settings(outcome, frozenset({"out"})), outcome)
             if same is not outcome:
-                left_out.append(
-                    LeftOut(str(directory), f"the same method, seed and settings as {same.path}.")
-                )
+                reason = f"the same method, seed and settings as {same.path}."
+                left_out.append(LeftOut(str(directory), reason))
     return list(runs.values()), left_out
 
 
-def _identity(outcome: Outcome) -> tuple[Any, ...]:
-    return tuple(sorted((key, str(value)) for key, value in outcome.recipe.items() if key != "out"))
-
-
-def _directories(path: Path) -> Iterator[Path]:
-    """Run directories in or below a path, and the path itself if there are none."""
+def _directories(path: Path) -> list[Path]:
+    """Run directories in or below a path, or the path itself if there are none."""
     inside = {file.parent for name in (RECIPE, METRICS) for file in path.rglob(name)}
     studies = {file.parent for file in path.rglob(STUDY)}
     not_results = {study / name for study in studies for name in (TUNING, BASE)}
-    yield from sorted(run for run in inside if not not_results & {run, *run.parents}) or [path]
+    return sorted(run for run in inside if not not_results & {run, *run.parents}) or [path]
 
 
 _DROPPED = "sampler/"
@@ -170,8 +169,7 @@ _DENSITIES = 6
 def write_record(outcome: Outcome, place: Path) -> None:
     """Write a thin copy of a finished run, which can be read, compared and reported like the run itself."""
     place.mkdir(parents=True, exist_ok=True)
-    count = len(outcome.evaluations)
-    dense = {round(index * (count - 1) / max(1, _DENSITIES - 1)) for index in range(_DENSITIES)}
+    dense = set(thinned(range(len(outcome.evaluations)), _DENSITIES))
     lines = [
         json.dumps(_thin(record, index in dense), separators=(",", ":"))
         for index, record in enumerate(outcome.evaluations)
@@ -195,6 +193,14 @@ def _rounded(value: Any) -> Any:
     if isinstance(value, list):
         return [_rounded(item) for item in value]
     return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
+
+
+def thinned(values: Sequence[T], most: int) -> list[T]:
+    """At most `most` of the values, evenly chosen, with the first and the last."""
+    count = len(values)
+    if count <= most:
+        return list(values)
+    return [values[round(index * (count - 1) / (most - 1))] for index in range(most)]
 
 
 Grouped = dict[str, dict[str, list[Outcome]]]
@@ -254,26 +260,16 @@ def _only_name(runs: Sequence[Outcome], study: Study) -> str:
     return Path(str(runs[0].recipe.get("data", "runs"))).name
 
 
-_STUDY_TYPES: dict[str, type] = {
-    "name": str,
-    "workloads": dict,
-    "methods": list,
-    "baseline": str,
-    "metric": str,
-    "against": dict,
-    "judged_by": dict,
-    "command": str,
-}
+_TEXTS, _TABLES = ("name", "baseline", "metric", "command"), ("workloads", "against", "judged_by")
+_STUDY_TYPES = dict.fromkeys(_TEXTS, str) | dict.fromkeys(_TABLES, dict) | {"methods": list}
 
 
 def read_study(paths: Sequence[Path]) -> Study:
-    """The first study.json in the directories; an empty study if none is ours."""
+    """The first study.json in the directories; an empty study if there is none, or none of ours."""
     for path in paths:
-        try:
+        with suppress(OSError, ValueError, AttributeError):
             content = json.loads((path / STUDY).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
-        known = {k: v for k, v in content.items() if k in _STUDY_TYPES} if isinstance(content, dict) else None
-        if known is not None and all(isinstance(value, _STUDY_TYPES[key]) for key, value in known.items()):
-            return Study(**known)
+            known = {key: value for key, value in content.items() if key in _STUDY_TYPES}
+            if all(isinstance(value, _STUDY_TYPES[key]) for key, value in known.items()):
+                return Study(**known)
     return Study()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from stepwell.compare.results import LeftOut, Outcome
+from stepwell.compare.results import LeftOut, Outcome, thinned
 from stepwell.compare.stats import Ratio, smoothed
 from stepwell.runs.metrics import Metric
 
@@ -224,14 +224,6 @@ def run_view(run: Outcome, losses: Sequence[Metric]) -> RunView:
         {key: tuple(_digits(curve[place]) for place in places) for key, curve in curves.items()},
         run.warnings,
     )
-
-
-def thinned(values: Sequence[Any], most: int) -> list[Any]:
-    """At most `most` of the values, evenly chosen, with the first and the last."""
-    count = len(values)
-    if count <= most:
-        return list(values)
-    return [values[round(index * (count - 1) / (most - 1))] for index in range(most)]
 
 
 def _short(values: Sequence[float]) -> tuple[float, ...]:

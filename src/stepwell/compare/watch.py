@@ -1,4 +1,4 @@
-"""The report as a page that follows running trainings: a small server on this machine's loopback only."""
+"""The server of `stepwell watch`: the report of running trainings, on this machine's loopback only."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import socketserver
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -25,78 +26,74 @@ Summarise = Callable[[Sequence[Path]], Summary]
 
 
 class Live:
-    """The newest summary of some directories, made again only if a file in them has changed."""
+    """The newest summary of some directories, computed again only when a file in them has changed."""
 
     def __init__(self, paths: Sequence[Path], summarise: Summarise) -> None:
         self._paths, self._summarise = tuple(paths), summarise
         self._lock = threading.Lock()
-        self._seen: object = None
+        self._files: object = None
         self._shown = _waiting(self._paths, "No run has been read yet.")
         self._answer: tuple[str, str] | None = None
 
     def newest(self) -> tuple[Summary, str]:
-        """The summary, and whether its runs are waited for, running or ended."""
+        """The summary and its state: waiting, running or ended."""
         with self._lock:
-            self._look()
+            self._refresh()
             return self._shown
 
     def answer(self) -> tuple[str, str]:
-        """The same for a page that is open already: a tag that changes when it does, and JSON."""
+        """The same for an open page: its version, and the content as JSON."""
         with self._lock:
-            self._look()
+            self._refresh()
             if self._answer is None:
                 content = payload(*self._shown)
                 tag = version(content)
                 self._answer = tag, json.dumps({"version": tag, **content})
             return self._answer
 
-    def _look(self) -> None:
-        # Listed before reading: what changes meanwhile differs from it, and is read next time.
-        seen = tuple(sorted(_files(self._paths)))
-        if seen != self._seen:
-            self._shown, self._answer, self._seen = self._read(), None, seen
+    def _refresh(self) -> None:
+        # Listed before reading: a file that changes in between is read again next time.
+        files = tuple(sorted(_files(self._paths)))
+        if files != self._files:
+            self._shown, self._answer, self._files = self._read(), None, files
 
     def _read(self) -> tuple[Summary, str]:
-        there = [path for path in self._paths if path.exists()]
-        if not there:
+        present = [path for path in self._paths if path.exists()]
+        if not present:
             return _waiting(self._paths, "There is no such directory yet.")
         try:
-            summary = self._summarise(there)
+            summary = self._summarise(present)
         except StepwellError as error:
             return _waiting(self._paths, str(error))
         except Exception as error:
-            # A run that is being made, moved or deleted can be caught between two files, in any shape: the
-            # page keeps what it knew and looks again at the next change.
+            # A run that is being created, moved or deleted may be incomplete in any way: the page keeps what
+            # it has until the next change.
             if self._shown[1] != "waiting":
                 return self._shown
-            return _waiting(
-                self._paths, f"What is there cannot be read yet ({type(error).__name__}: {error})."
-            )
-        return summary, "running" if summary.running or len(there) < len(self._paths) else "ended"
+            return _waiting(self._paths, f"The runs cannot be read yet ({type(error).__name__}: {error}).")
+        return summary, "running" if summary.running or len(present) < len(self._paths) else "ended"
 
 
 def _waiting(paths: Sequence[Path], reason: str) -> tuple[Summary, str]:
     where = ", ".join(map(str, paths))
-    said = (f"Waiting for a run in {where}.", reason)
-    return Summary(f"stepwell watch {where}", said, (), (), ()), "waiting"
+    verdict = (f"Waiting for a run in {where}.", reason)
+    return Summary(f"stepwell watch {where}", verdict, (), (), ()), "waiting"
 
 
 def _files(paths: Sequence[Path]) -> Iterator[tuple[str, int, int]]:
-    """Everything that a summary may be made from, by name, size and time of change."""
+    """Every file that a summary may read: name, size and time of change."""
     for top in paths:
         for folder, folders, names in os.walk(top):
             folders[:] = [name for name in folders if name not in _SKIPPED]
             for name in names:
                 if not name.startswith(".") and name.endswith(_READ):
-                    try:
-                        found = os.stat(os.path.join(folder, name))
-                    except OSError:
-                        continue
-                    yield os.path.join(folder, name), found.st_size, found.st_mtime_ns
+                    with suppress(OSError):
+                        status = os.stat(os.path.join(folder, name))
+                        yield os.path.join(folder, name), status.st_size, status.st_mtime_ns
 
 
 class Server(ThreadingHTTPServer):
-    """Answers this machine's own browser, and nobody else."""
+    """Answers browsers on this machine only."""
 
     daemon_threads = True
 
@@ -116,29 +113,29 @@ class Server(ThreadingHTTPServer):
             ) from None
 
     def server_bind(self) -> None:
-        """As HTTPServer does it, but without asking a name server who we are."""
+        """Like HTTPServer's, without the DNS lookup."""
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = LOOPBACK, self.server_address[1]
 
     @property
     def url(self) -> str:
-        """Where the page is."""
+        """The address of the page."""
         return f"http://{LOOPBACK}:{self.server_port}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that went away in the middle of an answer is no news."""
+        """Ignore browsers that disconnect in the middle of an answer."""
 
 
 class Handler(BaseHTTPRequestHandler):
-    """`/` is the page, `/summary.json` what is new in it."""
+    """`/` is the page, `/summary.json` its current content."""
 
     server: Server
     server_version, sys_version = "stepwell", ""
     timeout = 20
 
     def do_GET(self) -> None:
-        """Answer, if the question came to us by our own name."""
-        # A foreign page can make its own name point to 127.0.0.1; it cannot make the browser say ours.
+        """Answer requests that address this server by its own name."""
+        # DNS rebinding: a foreign site can point its name to 127.0.0.1, but the browser then sends that name.
         names = {f"{host}:{self.server.server_port}" for host in (LOOPBACK, "localhost", "[::1]")}
         path = self.path.partition("?")[0]
         if self.headers.get("Host", "").lower() not in names:
@@ -179,4 +176,4 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """The terminal belongs to the reader."""
+        """No log lines in the terminal."""

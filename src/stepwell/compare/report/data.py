@@ -5,10 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Iterable
 from typing import Any
 
-from stepwell.compare.views import COLOURS, Heat, MethodView, RunView, Summary
+from stepwell.compare.views import COLOURS, Heat, Summary
 
 OCTAVES = 6
 """Densities are clipped to 2^-6 and 2^6 times uniform: one byte each, exact to 3 %."""
@@ -17,64 +16,49 @@ OCTAVES = 6
 def chart_data(summary: Summary) -> dict[str, Any]:
     """Curves, densities, bands and profiles as JSON values."""
     methods = sorted(summary.colours.items(), key=lambda item: item[1])
-    return {
-        "palette": len(COLOURS),
-        "octaves": OCTAVES,
-        "metrics": [{"key": metric.key, "name": metric.title} for metric in summary.metrics],
-        "methods": [{"name": name, "colour": colour} for name, colour in methods],
-        "workloads": [
-            {
-                "name": workload.name,
-                "baseline": workload.baseline,
-                "methods": [_method(method) for method in workload.methods],
-                "runs": [_run(run) for run in workload.runs],
-            }
-            for workload in summary.workloads
-        ],
-        "profiles": [
-            {
-                "name": profile.method,
-                "colour": profile.colour,
-                "factors": _short(profile.factors),
-                "shares": _short(profile.shares),
-            }
-            for profile in summary.profiles
-        ],
-    }
+    data: dict[str, Any] = _compact(
+        {
+            "palette": len(COLOURS),
+            "octaves": OCTAVES,
+            "metrics": [{"key": metric.key, "name": metric.title} for metric in summary.metrics],
+            "methods": [{"name": name, "colour": colour} for name, colour in methods],
+            "workloads": [
+                {
+                    "name": workload.name,
+                    "baseline": workload.baseline,
+                    "methods": [
+                        {
+                            "name": method.name,
+                            "colour": method.colour,
+                            "heat": _heat(method.density),
+                            "weight": method.effective_weight,
+                            "bands": method.bands,
+                        }
+                        for method in workload.methods
+                    ],
+                    "runs": [{key: getattr(run, key) for key in _OF_RUN} for run in workload.runs],
+                }
+                for workload in summary.workloads
+            ],
+            "profiles": [
+                {"name": one.method, "colour": one.colour, "factors": one.factors, "shares": one.shares}
+                for one in summary.profiles
+            ],
+        }
+    )
+    return data
 
 
-def embedded(value: Any) -> str:
-    """JSON that can neither end the script element around it nor start another."""
-    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+_OF_RUN = ("method", "seed", "steps", "images", "seconds", "values")
 
 
-def _method(method: MethodView) -> dict[str, Any]:
-    return {
-        "name": method.name,
-        "colour": method.colour,
-        "heat": _heat(method.density) if method.density and method.density.rows else None,
-        "weight": _short(method.effective_weight),
-        "bands": _short(method.bands),
-    }
-
-
-def _run(run: RunView) -> dict[str, Any]:
-    return {
-        "method": run.method,
-        "seed": run.seed,
-        "steps": _short(run.steps),
-        "images": _short(run.images),
-        "seconds": _short(run.seconds),
-        "values": {key: _short(values) for key, values in run.values.items()},
-    }
-
-
-def _heat(heat: Heat) -> dict[str, Any]:
+def _heat(heat: Heat | None) -> dict[str, Any] | None:
     """One byte per cell: the logarithm of the density."""
+    if heat is None or not heat.rows:
+        return None
     cells = bytes(_byte(height) for row in heat.rows for height in row)
     return {
-        "images": _short(heat.images),
+        "images": heat.images,
         "bins": len(heat.rows[0]),
         "cells": base64.b64encode(cells).decode("ascii"),
     }
@@ -87,12 +71,20 @@ def _byte(height: float) -> int:
     return round((octave + OCTAVES) / (2 * OCTAVES) * 255)
 
 
-def _short(values: Iterable[float | None]) -> list[float | int | None]:
-    """Five digits, more than a screen shows."""
-    return [_digits(value) for value in values]
-
-
-def _digits(value: float | None) -> float | int | None:
-    if value is None or not math.isfinite(value):
+def _compact(value: Any) -> Any:
+    """A JSON value with numbers of five digits, more than a screen shows; null where they are not finite."""
+    if isinstance(value, dict):
+        return {key: _compact(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_compact(item) for item in value]
+    if not isinstance(value, float):
+        return value
+    if not math.isfinite(value):
         return None
     return int(value) if value == int(value) else float(f"{value:.5g}")
+
+
+def embedded(value: Any) -> str:
+    """JSON that can neither end the script element around it nor start another."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

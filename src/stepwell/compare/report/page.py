@@ -161,7 +161,7 @@ _SCRIPTS = (
     "element",
     "scale",
     "line_chart",
-    "reading",
+    "readout",
     "heat",
     "series",
     "sections",

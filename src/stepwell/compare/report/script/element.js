@@ -1,10 +1,10 @@
-// Elements from plain values. Text only ever enters as text, so no name or path can become markup.
+// HTML and SVG elements. Text is only inserted as text nodes, so no name or path can become markup.
 
-function make(tag, attributes = {}, ...children) {
+function html(tag, attributes = {}, ...children) {
   return fill(document.createElement(tag), attributes, children);
 }
 
-function shape(tag, attributes = {}, ...children) {
+function svg(tag, attributes = {}, ...children) {
   return fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 }
 
@@ -16,11 +16,11 @@ function fill(element, attributes, children) {
   return element;
 }
 
-const find = (selector, inside = document) => inside.querySelector(selector);
+const select = (selector, inside = document) => inside.querySelector(selector);
 
-// One child per key, made once and kept, so that focus and reading position survive new data.
-function keep(parent, keys, build) {
-  const known = parent.kept ?? (parent.kept = new Map());
+// One child per key, built once and reused, so that focus and cursor survive new data.
+function reuse(parent, keys, build) {
+  const known = parent.reused ?? (parent.reused = new Map());
   for (const [key, item] of known) {
     if (!keys.includes(key)) {
       item.element.remove();

@@ -19,7 +19,7 @@ function unpack(heat) {
   return heat;
 }
 
-// Whole octaves that hold nearly all cells of all maps, so that they share one scale.
+// The colour scale that all maps share: whole octaves that hold 98 % of all cells.
 function heatLimit(heats) {
   const sizes = heats.flatMap((heat) => Array.from(unpack(heat).octaves, Math.abs)).sort((a, b) => a - b);
   return clamp(Math.ceil((sizes[Math.floor(sizes.length * 0.98)] ?? 1) - 0.1), 1, 4);
@@ -27,15 +27,15 @@ function heatLimit(heats) {
 
 function heatMap() {
   const map = {};
-  map.picture = shape("svg", { role: "img", class: "map" });
-  map.said = make("p", { class: "said" });
-  map.element = make("figure", { class: "card" }, make("figcaption", {}), map.picture, map.said);
+  map.picture = svg("svg", { role: "img", class: "map" });
+  map.caption = html("p", { class: "caption" });
+  map.element = html("figure", { class: "card" }, html("figcaption", {}), map.picture, map.caption);
   map.draw = (spec) => {
     map.spec = spec;
     drawMap(map);
   };
-  map.picture.addEventListener("pointermove", (event) => sayCell(map, event));
-  map.picture.addEventListener("pointerleave", () => (map.said.textContent = map.spec.said));
+  map.picture.addEventListener("pointermove", (event) => describeCell(map, event));
+  map.picture.addEventListener("pointerleave", () => (map.caption.textContent = map.spec.caption));
   new ResizeObserver(() => map.spec && Math.abs(map.picture.clientWidth - map.width) > 1 && drawMap(map)).observe(map.element);
   return map;
 }
@@ -47,25 +47,25 @@ function drawMap(map) {
   const box = (map.box = { left: 30, top: 6, width: width - 38, height: height - 44 });
   const last = spec.heat.images[spec.heat.images.length - 1] || 1;
   map.x = scale(0, last, box.left, box.left + box.width, false);
-  find("figcaption", map.element).replaceChildren(dot(spec.colour), make("b", {}, spec.name), make("span", { class: "where" }, spec.where));
+  select("figcaption", map.element).replaceChildren(dot(spec.colour), html("b", {}, spec.name), html("span", { class: "where" }, spec.where));
   picture.setAttribute("viewBox", `0 0 ${width} ${height}`);
   picture.setAttribute("height", height);
   picture.setAttribute("aria-label", spec.alt);
-  const words = [0, 0.5, 1].map((u) => shape("text", { x: box.left - 6, y: box.top + (1 - u) * box.height, class: "tick y" }, number(u)));
-  const under = ticks(map.x, width < 220 ? 2 : 4).map((value) => shape("text", { x: map.x(value), y: box.top + box.height + 16, class: "tick x" }, number(value)));
+  const words = [0, 0.5, 1].map((u) => svg("text", { x: box.left - 6, y: box.top + (1 - u) * box.height, class: "tick y" }, number(u)));
+  const under = ticks(map.x, width < 220 ? 2 : 4).map((value) => svg("text", { x: map.x(value), y: box.top + box.height + 16, class: "tick x" }, number(value)));
   picture.replaceChildren(
-    shape("image", { x: box.left, y: box.top, width: box.width, height: box.height, preserveAspectRatio: "none", href: pixels(spec) }),
+    svg("image", { x: box.left, y: box.top, width: box.width, height: box.height, preserveAspectRatio: "none", href: pixels(spec) }),
     ...words,
     ...under,
-    shape("text", { x: box.left + box.width / 2, y: height - 4, class: "axis" }, "images seen"),
+    svg("text", { x: box.left + box.width / 2, y: height - 4, class: "axis" }, "images seen"),
   );
-  map.said.textContent = spec.said;
+  map.caption.textContent = spec.caption;
 }
 
-// Evaluations may be unevenly spaced: every column shows the one nearest to it.
+// Evaluations may be unevenly spaced: every column shows the nearest one.
 function pixels({ heat, limit }) {
   const { images, bins, octaves } = unpack(heat);
-  const canvas = make("canvas", { width: 240, height: bins });
+  const canvas = html("canvas", { width: 240, height: bins });
   const pen = canvas.getContext("2d");
   const drawn = pen.createImageData(240, bins);
   const stops = isDark() ? DARK : LIGHT;
@@ -81,19 +81,19 @@ function pixels({ heat, limit }) {
   return canvas.toDataURL();
 }
 
-function sayCell(map, event) {
+function describeCell(map, event) {
   const { heat } = map.spec;
   const place = map.picture.getBoundingClientRect();
   const [x, y] = [event.clientX - place.left, event.clientY - place.top];
   const u = 1 - (y - map.box.top) / map.box.height;
   if (u < 0 || u >= 1 || x < map.box.left || x > map.box.left + map.box.width) return;
-  const images = nearest(heat.images, map.x.back(x));
+  const images = nearest(heat.images, map.x.invert(x));
   const octave = unpack(heat).octaves[heat.images.indexOf(images) * heat.bins + Math.floor(u * heat.bins)];
-  map.said.textContent = `At ${number(images)} images, unit time ${u.toFixed(2)}: ${times(octave)}`;
+  map.caption.textContent = `At ${number(images)} images, unit time ${u.toFixed(2)}: ${timesUniform(octave)}`;
 }
 
-// The ends of what a byte can hold stand for everything beyond them.
-function times(octave) {
+// Densities are clipped to what a byte can hold.
+function timesUniform(octave) {
   const end = page.data.octaves - 0.01;
   const bound = octave <= -end ? "at most " : octave >= end ? "at least " : "";
   return `${bound}${Number((2 ** octave).toPrecision(2))} × uniform`;
@@ -103,13 +103,13 @@ function heatScale(place, limit) {
   const stops = isDark() ? DARK : LIGHT;
   const cells = Array.from({ length: 49 }, (_, index) => {
     const colour = tint((index / 24 - 1) * limit, limit, stops);
-    return shape("rect", { x: index * 7, y: 0, width: 7.4, height: 10, fill: `rgb(${colour})` });
+    return svg("rect", { x: index * 7, y: 0, width: 7.4, height: 10, fill: `rgb(${colour})` });
   });
   const words = Array.from({ length: 2 * limit + 1 }, (_, index) => {
     const octave = index - limit;
     const text = octave === 0 ? "uniform" : octave > 0 ? `${2 ** octave}×` : `1/${2 ** -octave}×`;
-    return shape("text", { x: 3.5 + (index / (2 * limit)) * 336, y: 24, class: "tick x" }, text);
+    return svg("text", { x: 3.5 + (index / (2 * limit)) * 336, y: 24, class: "tick x" }, text);
   });
   const label = `Colour scale: blue is drawn less often than uniform, down to 1/${2 ** limit}; orange more often, up to ${2 ** limit} times.`;
-  place.replaceChildren(shape("svg", { viewBox: "-14 0 371 28", role: "img", "aria-label": label }, ...cells, ...words));
+  place.replaceChildren(svg("svg", { viewBox: "-14 0 371 28", role: "img", "aria-label": label }, ...cells, ...words));
 }

@@ -1,27 +1,27 @@
-// A chart of lines: seeds thin, means strong, one colour a method; past the palette, dashes and other end marks.
+// A line chart: thin seeds, thick means, one colour per method; past the palette, dashes and other end marks.
 
 const DASHES = [null, "7 4", "2 3", "9 3 2 3", "1 5"];
 const MARKS = ["M-3.5 0a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0", "M-3 -3h6v6h-6z", "M0 -4l4 7h-8z", "M0 -4.5l4.5 4.5l-4.5 4.5l-4.5 -4.5z", "M-4 -1.2h2.8v-2.8h2.4v2.8h2.8v2.4h-2.8v2.8h-2.4v-2.8h-2.8z"];
 const dash = (colour) => DASHES[Math.floor(colour / page.data.palette) % DASHES.length];
 const mark = (colour) => MARKS[Math.floor(colour / page.data.palette) % MARKS.length];
 const hue = (colour) => `c${colour % page.data.palette}`;
-const dot = (colour) => make("span", { class: `swatch ${hue(colour)} d${Math.floor(colour / page.data.palette)}` });
+const dot = (colour) => html("span", { class: `swatch ${hue(colour)} d${Math.floor(colour / page.data.palette)}` });
 const drawable = (chart, x, y) => y !== null && y !== undefined && (!chart.y.log || y > 0) && (!chart.x.log || x > 0);
 
 let charts = 0;
 
 function lineChart(title) {
   const chart = { spec: null, cursor: null, number: ++charts };
-  chart.picture = shape("svg", { role: "img", class: "chart" });
-  chart.hand = make("div", { class: "hand", role: "slider", tabindex: "0", "aria-orientation": "horizontal" });
-  chart.readout = make("div", { class: "readout", "aria-hidden": "true", hidden: true });
-  chart.frame = make("div", { class: "frame" }, chart.picture, chart.hand, chart.readout);
-  chart.element = make("figure", { class: "card" }, make("figcaption", {}, title), chart.frame);
+  chart.picture = svg("svg", { role: "img", class: "chart" });
+  chart.slider = html("div", { class: "slider", role: "slider", tabindex: "0", "aria-orientation": "horizontal" });
+  chart.readout = html("div", { class: "readout", "aria-hidden": "true", hidden: true });
+  chart.frame = html("div", { class: "frame" }, chart.picture, chart.slider, chart.readout);
+  chart.element = html("figure", { class: "card" }, html("figcaption", {}, title), chart.frame);
   chart.draw = (spec) => {
     chart.spec = spec;
     drawLines(chart);
   };
-  readable(chart);
+  addReadout(chart);
   new ResizeObserver(() => chart.spec && Math.abs(chart.frame.clientWidth - chart.width) > 1 && drawLines(chart)).observe(chart.frame);
   return chart;
 }
@@ -36,24 +36,24 @@ function drawLines(chart) {
   picture.setAttribute("height", height);
   picture.setAttribute("aria-label", spec.alt);
   picture.replaceChildren();
-  chart.hand.hidden = !xs || !ys;
+  chart.slider.hidden = !xs || !ys;
   if (!xs || !ys) {
-    picture.append(shape("text", { x: width / 2, y: height / 2, class: "empty" }, "Nothing to show: all methods are hidden, or have no values yet."));
-    return forget(chart);
+    picture.append(svg("text", { x: width / 2, y: height / 2, class: "empty" }, "Nothing to show: all methods are hidden, or have no values yet."));
+    return hideReadout(chart);
   }
   chart.x = scale(...xs, inside.left, inside.right, spec.x.log);
   chart.y = scale(...ys, inside.bottom, inside.top, spec.y.log);
-  picture.append(axes(chart), lines(chart), ...levelName(chart), (chart.cross = shape("g", { class: "cross" })));
-  Object.assign(chart.hand.style, {
+  picture.append(axes(chart), lines(chart), ...levelName(chart), (chart.cross = svg("g", { class: "cross" })));
+  Object.assign(chart.slider.style, {
     left: `${inside.left}px`,
     top: `${inside.top}px`,
     width: `${inside.right - inside.left}px`,
     height: `${inside.bottom - inside.top}px`,
   });
-  tell(chart);
+  showReadout(chart);
 }
 
-// The range of an axis over all visible lines, with a little air; null if there is nothing.
+// The range of an axis over all visible lines, with some padding; null if there are none.
 function extent(axis, series, name) {
   let low = Infinity;
   let high = -Infinity;
@@ -68,65 +68,65 @@ function extent(axis, series, name) {
   if (low > high) return null;
   for (const value of axis.include ?? []) [low, high] = [Math.min(low, value), Math.max(high, value)];
   if (low === high) [low, high] = axis.log ? [low / 1.5, high * 1.5] : [low - (Math.abs(low) * 0.5 || 1), high + (Math.abs(high) * 0.5 || 1)];
-  if (!axis.air) return [low, high];
-  const air = axis.log ? (high / low) ** 0.06 : (high - low) * 0.06;
-  return axis.log ? [low / air, high * air] : [axis.zero ? 0 : low - air, high + air];
+  if (!axis.padding) return [low, high];
+  const padding = axis.log ? (high / low) ** 0.06 : (high - low) * 0.06;
+  return axis.log ? [low / padding, high * padding] : [axis.zero ? 0 : low - padding, high + padding];
 }
 
 function axes(chart) {
   const { inside, spec, x, y } = chart;
-  const group = shape("g", { class: "axes" });
+  const group = svg("g", { class: "axes" });
   for (const value of ticks(y, 5)) {
     const at = Math.round(y(value)) + 0.5;
     group.append(
-      shape("line", { x1: inside.left, x2: inside.right, y1: at, y2: at, class: value === spec.y.rule ? "rule" : "grid" }),
-      shape("text", { x: inside.left - 8, y: at, class: "tick y" }, number(value)),
+      svg("line", { x1: inside.left, x2: inside.right, y1: at, y2: at, class: value === spec.y.rule ? "rule" : "grid" }),
+      svg("text", { x: inside.left - 8, y: at, class: "tick y" }, number(value)),
     );
   }
   for (const value of ticks(x, chart.width < 420 ? 4 : 6)) {
     const at = Math.round(x(value)) + 0.5;
     group.append(
-      shape("line", { x1: at, x2: at, y1: inside.bottom, y2: inside.bottom + 4, class: "notch" }),
-      shape("text", { x: at, y: inside.bottom + 17, class: "tick x" }, number(value)),
+      svg("line", { x1: at, x2: at, y1: inside.bottom, y2: inside.bottom + 4, class: "notch" }),
+      svg("text", { x: at, y: inside.bottom + 17, class: "tick x" }, number(value)),
     );
   }
   if (spec.level) {
     const at = Math.round(y(spec.level.value)) + 0.5;
-    group.append(shape("line", { x1: inside.left, x2: inside.right, y1: at, y2: at, class: "level" }));
+    group.append(svg("line", { x1: inside.left, x2: inside.right, y1: at, y2: at, class: "level" }));
   }
   group.append(
-    shape("line", { x1: inside.left, x2: inside.right, y1: inside.bottom + 0.5, y2: inside.bottom + 0.5, class: "base" }),
-    shape("text", { x: (inside.left + inside.right) / 2, y: chart.height - 5, class: "axis" }, spec.x.label),
+    svg("line", { x1: inside.left, x2: inside.right, y1: inside.bottom + 0.5, y2: inside.bottom + 0.5, class: "base" }),
+    svg("text", { x: (inside.left + inside.right) / 2, y: chart.height - 5, class: "axis" }, spec.x.label),
   );
   return group;
 }
 
-// Above the lines, which would strike it out.
+// Drawn above the lines, which would cross it out.
 function levelName({ inside, spec, y }) {
   if (!spec.level) return [];
-  return [shape("text", { x: inside.left + 6, y: y(spec.level.value) - 5, class: "level-name" }, spec.level.name)];
+  return [svg("text", { x: inside.left + 6, y: y(spec.level.value) - 5, class: "level-name" }, spec.level.name)];
 }
 
 function lines(chart) {
   const { inside, spec } = chart;
   const clip = `inside-${chart.number}`;
   const box = { x: inside.left, y: inside.top - 8, width: inside.right - inside.left + 8, height: inside.bottom - inside.top + 8 };
-  const group = shape("g", { "clip-path": `url(#${clip})` });
+  const group = svg("g", { "clip-path": `url(#${clip})` });
   for (const one of spec.series) {
-    const method = shape("g", { class: `method ${hue(one.colour)}`, "data-colour": one.colour });
-    if (one.lines.length > 1) one.lines.forEach((line) => method.append(shape("path", { d: track(chart, line), class: "seed" })));
-    method.append(shape("path", { d: track(chart, one.mean), class: "mean", "stroke-dasharray": dash(one.colour) }));
+    const method = svg("g", { class: `method ${hue(one.colour)}`, "data-colour": one.colour });
+    if (one.lines.length > 1) one.lines.forEach((line) => method.append(svg("path", { d: linePath(chart, line), class: "seed" })));
+    method.append(svg("path", { d: linePath(chart, one.mean), class: "mean", "stroke-dasharray": dash(one.colour) }));
     const end = one.mean.xs.length - 1;
     if (!spec.step && end >= 0 && drawable(chart, one.mean.xs[end], one.mean.ys[end])) {
       const at = `translate(${chart.x(one.mean.xs[end])} ${chart.y(one.mean.ys[end])})`;
-      method.append(shape("path", { d: mark(one.colour), transform: at, class: "end" }));
+      method.append(svg("path", { d: mark(one.colour), transform: at, class: "end" }));
     }
     group.append(method);
   }
-  return shape("g", {}, shape("clipPath", { id: clip }, shape("rect", box)), group);
+  return svg("g", {}, svg("clipPath", { id: clip }, svg("rect", box)), group);
 }
 
-function track(chart, { xs, ys }) {
+function linePath(chart, { xs, ys }) {
   let path = "";
   let pen = "M";
   xs.forEach((value, index) => {

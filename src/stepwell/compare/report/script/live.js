@@ -1,47 +1,47 @@
-// A watched page asks its own server every two seconds and changes only what is new.
+// A watched page polls its server every two seconds and replaces only what has changed.
 
-const STATES = { waiting: "Waiting for a run", running: "Training", ended: "Ended", gone: "The server is gone; trying again" };
+const STATES = { waiting: "Waiting for a run", running: "Training", ended: "Ended", gone: "No answer from the server; retrying" };
 
 function live() {
-  const status = find("#status");
+  const status = select("#status");
   status.hidden = false;
   const show = (state) => {
-    // A run that was killed says nothing of it: that nothing is new has to say it.
-    const quiet = Math.floor((Date.now() - page.renewed) / 60000);
+    // A killed run leaves no message; that nothing has changed for minutes is the only sign.
+    const quiet = Math.floor((Date.now() - page.updated) / 60000);
     const text = STATES[state] + (state === "running" && quiet ? `; nothing new for ${quiet} min` : "");
     if (status.textContent === text) return;
     status.dataset.state = state;
     status.textContent = text;
   };
-  const ask = async () => {
+  const poll = async () => {
     try {
       const answer = await fetch("summary.json", {
         cache: "no-store",
         headers: { "If-None-Match": `"${page.version}"` },
         signal: AbortSignal.timeout(20000),
       });
-      if (answer.status === 200) renew(await answer.json());
+      if (answer.status === 200) update(await answer.json());
       else if (answer.status !== 304) throw new Error(`status ${answer.status}`);
       show(page.state);
     } catch {
       show("gone");
     }
-    setTimeout(ask, 2000);
+    setTimeout(poll, 2000);
   };
-  page.renewed = Date.now();
+  page.updated = Date.now();
   show(page.state);
-  setTimeout(ask, 2000);
+  setTimeout(poll, 2000);
 }
 
-function renew(fresh) {
-  Object.assign(page, { version: fresh.version, state: fresh.state, data: fresh.data, renewed: Date.now() });
-  if (document.title !== fresh.title) find("#title").textContent = document.title = fresh.title;
-  for (const [name, text] of Object.entries(fresh.parts)) replacePart(find(`[data-part="${name}"]`), text);
+function update(fresh) {
+  Object.assign(page, { version: fresh.version, state: fresh.state, data: fresh.data, updated: Date.now() });
+  if (document.title !== fresh.title) select("#title").textContent = document.title = fresh.title;
+  for (const [name, text] of Object.entries(fresh.parts)) replacePart(select(`[data-part="${name}"]`), text);
   controls();
   drawAll();
 }
 
-// The server has escaped what is in a part. What the reader opened, focused or scrolled stays so.
+// The server has escaped the HTML. Open details, focus and scroll positions are kept.
 function replacePart(part, text) {
   if (part.known === text) return;
   part.known = text;

@@ -1,13 +1,13 @@
-// From values to places and back; ticks at numbers that people would choose.
+// Axis scales (value to pixel and back), round tick values, number formats.
 
 const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
 
 function scale(low, high, from, to, log) {
-  const bend = log ? Math.log10 : (value) => value;
-  const start = bend(low);
-  const span = bend(high) - start || 1;
-  const place = (value) => from + ((bend(value) - start) / span) * (to - from);
-  place.back = (at) => {
+  const transform = log ? Math.log10 : (value) => value;
+  const start = transform(low);
+  const span = transform(high) - start || 1;
+  const place = (value) => from + ((transform(value) - start) / span) * (to - from);
+  place.invert = (at) => {
     const value = start + ((at - from) / (to - from)) * span;
     return log ? 10 ** value : value;
   };
@@ -58,7 +58,7 @@ function exact(value) {
 }
 
 // The value of a line at x, between its points; null where the line is not.
-function along(line, x) {
+function valueAt(line, x) {
   const { xs, ys } = line;
   if (!xs.length || x < xs[0] || x > xs[xs.length - 1]) return null;
   let low = 0;

@@ -1,4 +1,4 @@
-// Every section of charts, drawn anew from the data and the reader's choices.
+// The sections of charts, drawn from the data and the chosen options.
 
 const AXES = {
   seconds: { label: "training seconds, evaluation not counted", short: "seconds", unit: "s" },
@@ -18,11 +18,11 @@ function drawAll() {
   });
 }
 
-// A chart a workload, or none and no section.
+// One chart per workload; the section is hidden if there are none.
 function plots(id, workloads, spec) {
-  const section = find(`#${id}`);
+  const section = select(`#${id}`);
   section.hidden = workloads.length === 0;
-  const drawn = keep(find(".plots", section), workloads.map((one) => one.name), lineChart);
+  const drawn = reuse(select(".plots", section), workloads.map((one) => one.name), lineChart);
   drawn.forEach((chart, index) => chart.draw(spec(workloads[index])));
 }
 
@@ -37,10 +37,10 @@ function drawCurves() {
     const end = base?.mean.ys[base.mean.ys.length - 1];
     return {
       series,
-      level: series.length > 1 && end > 0 && { value: end, name: `where ${base.name} ends` },
+      level: series.length > 1 && end > 0 && { value: end, name: `final value of ${base.name}` },
       x: { ...AXES[axis], log: logs.has("x") },
-      // The first steps fall so far that they would flatten all that matters: seen close, lines enter from above.
-      y: { log: logs.has("y"), air: true, from: many && view === "close" ? 0.3 : 0 },
+      // The steep first steps would flatten the rest: the close view starts after 30 % of the run.
+      y: { log: logs.has("y"), padding: true, from: many && view === "close" ? 0.3 : 0 },
       alt: `Learning curves on ${workload.name}: ${name} against ${AXES[axis].label}. At the end, mean over seeds: ${ends(series)}.`,
     };
   });
@@ -50,16 +50,16 @@ function drawDensities() {
   const maps = page.data.workloads.flatMap((workload) =>
     workload.methods.filter((method) => method.heat).map((method) => ({ workload, method, key: `${workload.name}\n${method.name}` })),
   );
-  find("#densities").hidden = maps.length === 0;
+  select("#densities").hidden = maps.length === 0;
   const shown = maps.filter(({ method }) => !page.choice.hidden.has(method.name));
   const limit = heatLimit(maps.map(({ method }) => method.heat));
-  heatScale(find("#heat-scale"), limit);
+  heatScale(select("#heat-scale"), limit);
   const where = (workload) => (page.data.workloads.length > 1 ? workload.name : "");
-  keep(find(".maps"), shown.map(({ key }) => key), heatMap).forEach((map, index) => {
+  reuse(select(".maps"), shown.map(({ key }) => key), heatMap).forEach((map, index) => {
     const { workload, method } = shown[index];
-    find(".maps").append(map.element);
-    const said = peak(method.heat);
-    map.draw({ ...method, limit, said, where: where(workload), alt: `Density of ${method.name} on ${workload.name} over training. ${said}` });
+    select(".maps").append(map.element);
+    const caption = peak(method.heat);
+    map.draw({ ...method, limit, caption, where: where(workload), alt: `Density of ${method.name} on ${workload.name} over training. ${caption}` });
   });
 }
 
@@ -73,7 +73,7 @@ function drawWeights() {
     return {
       series,
       x: UNIT_TIME,
-      y: { zero: true, air: true, rule: 1, include: [0] },
+      y: { zero: true, padding: true, rule: 1, include: [0] },
       snap: true, step: true, highFirst: true,
       alt: `Effective weight over unit time on ${workload.name}. Highest: ${tops}.`,
     };
@@ -89,8 +89,8 @@ function drawBands() {
     return {
       series,
       x: UNIT_TIME,
-      y: { log: true, air: true, include: against ? [1] : [] },
-      level: against && series.length > 0 && { value: 1, name: `as ${workload.baseline}; below is better` },
+      y: { log: true, padding: true, include: against ? [1] : [] },
+      level: against && series.length > 0 && { value: 1, name: `equal to ${workload.baseline}; below is better` },
       snap: true, step: true,
       alt: `${what} on ${workload.name}. Lowest and highest: ${series.map((one) => `${one.name} ${spread(one)}`).join(", ")}.`,
     };
@@ -111,15 +111,15 @@ function drawProfiles() {
     });
     return {
       series,
-      x: { label: "time to target as a multiple of the quickest", unit: "× the quickest", log: true },
-      y: { include: [0, 1], air: true, zero: true },
+      x: { label: "time to target relative to the fastest", unit: "× the fastest", log: true },
+      y: { include: [0, 1], padding: true, zero: true },
       highFirst: true,
-      alt: `Performance profiles: share of workloads and seeds within a factor of the quickest. At the right end: ${ends(series)}.`,
+      alt: `Performance profiles: share of workloads and seeds within a factor of the fastest. At the right end: ${ends(series)}.`,
     };
   });
 }
 
-// A share stays as it is until the next factor: steps, not slopes.
+// A step function: a share is constant until the next factor.
 function staircase(factors, shares) {
   const line = { xs: [], ys: [] };
   factors.forEach((factor, index) => {

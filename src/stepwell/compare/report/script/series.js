@@ -1,4 +1,4 @@
-// From runs to lines: what each chart shows of each method.
+// The lines of each chart, from the runs.
 
 function curveSeries(workload) {
   const { metric, axis } = page.choice;
@@ -10,7 +10,7 @@ function curveSeries(workload) {
   }).filter((one) => one.lines.some((line) => line.xs.length));
 }
 
-// Over the stretch that all seeds have reached: beyond it a mean would change its meaning.
+// The mean over seeds, where all of them have values.
 function meanLine(lines) {
   const begun = lines.filter((line) => line.xs.length);
   if (begun.length <= 1) return begun[0] ?? { xs: [], ys: [] };
@@ -18,7 +18,7 @@ function meanLine(lines) {
   const to = Math.min(...begun.map((line) => line.xs[line.xs.length - 1]));
   const between = begun[0].xs.filter((x) => x > from && x < to);
   const xs = from <= to ? [...new Set([from, ...between, to])] : [];
-  return { xs, ys: xs.map((x) => mean(begun.map((line) => along(line, x)))) };
+  return { xs, ys: xs.map((x) => mean(begun.map((line) => valueAt(line, x)))) };
 }
 
 const mean = (values) => (values.some((value) => value === null) ? null : values.reduce((a, b) => a + b) / values.length);
@@ -48,13 +48,13 @@ function ends(series) {
     .join(", ");
 }
 
-// Where on unit time a method draws most at the end.
+// Where in unit time a method draws most at the end.
 function peak(heat) {
   const { octaves, bins, images } = unpack(heat);
   const row = Array.from(octaves.slice((images.length - 1) * bins));
   const high = Math.max(...row);
   const low = Math.min(...row);
-  if (high - low < 0.1) return "At the end: all timesteps alike.";
+  if (high - low < 0.1) return "At the end: uniform.";
   const at = (row.indexOf(high) + 0.5) / bins;
-  return `At the end: most often at unit time ${at.toFixed(2)} (${times(high)}), least ${times(low)}.`;
+  return `At the end: most often at unit time ${at.toFixed(2)} (${timesUniform(high)}), least ${timesUniform(low)}.`;
 }

@@ -1,6 +1,6 @@
-// Read the data that is part of the page, draw, and if the page is watched keep asking.
+// Read the embedded data, draw, and poll for changes if the page is watched.
 
-const page = JSON.parse(find("#data").textContent);
+const page = JSON.parse(select("#data").textContent);
 page.choice = { metric: null, axis: "images", logs: new Set(["y"]), view: "close", bands: "ratio", hidden: new Set() };
 
 controls();
