@@ -18,7 +18,7 @@ from pathlib import Path
 from stepwell.core.ranks import Alone
 from stepwell.evaluate.compare_sets import Reading, compare, side
 from stepwell.evaluate.extractors import extractor
-from stepwell.generate.to_disk import ImageJob, write_images
+from stepwell.generate.job import ImageJob, write_images
 from stepwell.recipes.experiment import trained
 from stepwell.train.checkpoint import steps as steps_kept
 

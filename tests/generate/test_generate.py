@@ -11,7 +11,7 @@ import stepwell
 from stepwell.core.errors import Unsupported
 from stepwell.generate.diffusers_io import export
 from stepwell.generate.images import Request, generate
-from stepwell.generate.super_resolution import sheet
+from stepwell.generate.sheets import sheet
 from stepwell.models.denoiser import Denoiser
 from stepwell.models.registry import build_model
 from stepwell.processes.discrete import DiscreteProcess
@@ -110,4 +110,4 @@ def test_what_the_pipeline_could_not_run_is_not_exported(tmp_path: Path, network
 
 def test_a_sheet_has_rows_and_columns() -> None:
     images = torch.arange(5 * 3 * 4 * 4, dtype=torch.uint8).reshape(5, 3, 4, 4)
-    assert sheet(images, columns=3).size == (3 * 5 - 1, 2 * 5 - 1)
+    assert sheet(images, columns=3).size == (16 * (3 * 5 - 1), 16 * (2 * 5 - 1))

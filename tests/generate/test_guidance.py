@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import stepwell
 from stepwell.core.errors import InvalidParameter
-from stepwell.generate.discrete import route_of
+from stepwell.generate.diffusers_solvers import DiffusersSolver
 from stepwell.generate.images import Request, generate, guided
 from stepwell.models.denoiser import Condition
 from stepwell.models.registry import build_model
@@ -29,7 +29,7 @@ def test_guided_images_are_those_of_the_guided_mean(prediction: str, guidance: f
     network = GaussianNetwork(process, STD, MEANS)
     request = Request(4, SHAPE, "heun", 60, labels=(0, 1), guidance=guidance, clip=None)
     found = torch.cat(list(generate(network, process, request, decode=lambda x: x)))
-    first = float(sigma_at(process, route_of(process, "heun", 60).times[0]))
+    first = float(sigma_at(process, DiffusersSolver(process, "heun", 60).times[0]))
     for index, image in enumerate(found):
         mean = MEANS[2] + guidance * (MEANS[index % 2] - MEANS[2])
         exact = along_the_ode(unit_noise(4, SHAPE)[index] * first, first, 0.0, STD, mean)

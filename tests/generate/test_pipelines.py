@@ -12,7 +12,7 @@ from diffusers import DDIMPipeline, DDPMPipeline
 
 import stepwell
 from stepwell.core.tick import stream_key
-from stepwell.generate.discrete import scheduler_of
+from stepwell.generate.diffusers_solvers import make_scheduler
 from stepwell.generate.images import Request, generate
 from stepwell.models.denoiser import Denoiser
 from stepwell.models.registry import build_model
@@ -44,7 +44,7 @@ def as_pipelines_have_it(x: torch.Tensor) -> torch.Tensor:
 def test_ddim(network: Denoiser, eta: float, prediction: str) -> None:
     process = stepwell.process("cosine", timesteps=60, prediction=prediction)
     request = Request(COUNT, (3, 8, 8), "ddim", steps=10, seed=5, eta=eta)
-    scheduler = scheduler_of(process, "ddim")
+    scheduler = make_scheduler(process, "ddim")
     (floats,) = generate(network, process, request, decode=as_pipelines_have_it)
     options = {"num_inference_steps": 10, "eta": eta}
     assert np.array_equal(floats.numpy(), theirs(DDIMPipeline, network, scheduler, "np", **options))
@@ -57,7 +57,7 @@ def test_ddim(network: Denoiser, eta: float, prediction: str) -> None:
 def test_ddpm(network: Denoiser, prediction: str) -> None:
     process = stepwell.process("linear", timesteps=20, prediction=prediction)
     request = Request(COUNT, (3, 8, 8), "ddpm", steps=20, seed=5)
-    scheduler = scheduler_of(process, "ddpm")
+    scheduler = make_scheduler(process, "ddpm")
     (floats,) = generate(network, process, request, decode=as_pipelines_have_it)
     options = {"num_inference_steps": 20}
     assert np.array_equal(floats.numpy(), theirs(DDPMPipeline, network, scheduler, "np", **options))

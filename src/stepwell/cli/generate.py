@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from stepwell.cli.options import require_extra
 from stepwell.core.errors import StepwellError
-from stepwell.generate.solvers import CATALOGUE
+from stepwell.generate.solvers import SOLVERS
 
 if TYPE_CHECKING:
     from stepwell.generate.images import Request
-    from stepwell.generate.to_disk import ImageJob
+    from stepwell.generate.job import ImageJob
     from stepwell.recipes.experiment import Experiment
 
 
@@ -48,7 +48,7 @@ def _solvers() -> str:
     return ", ".join(
         f"{name} ({f'{solver.steps} steps' if solver.steps else 'all timesteps'})"
         + ("" if solver.discrete else " in continuous time")
-        for name, solver in CATALOGUE.items()
+        for name, solver in SOLVERS.items()
     )
 
 
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> None:
     """Load the run and write its images, or say what that would take."""
     require_extra()
     from stepwell.core.ranks import own_device, ranks
-    from stepwell.generate.to_disk import ImageJob, writer_of
+    from stepwell.generate.job import ImageJob, make_writer
     from stepwell.recipes.experiment import trained
 
     with ranks() as group:
@@ -65,14 +65,14 @@ def run(options: argparse.Namespace) -> None:
         if not options.dry_run:
             _write(job, options.out, group)
         elif group.rank == 0:
-            writer_of(job, options.out, group)
+            make_writer(job, options.out, group)
             print(forecast(job, options.out, group.world))
 
 
 def _write(job: ImageJob, out: Path, group: Any) -> None:
     from stepwell.cli.progress import ImagesProgress
     from stepwell.core.ranks import share
-    from stepwell.generate.to_disk import write_images
+    from stepwell.generate.job import write_images
 
     own = sum(map(len, share(job.request.batches(), group)))
     try:
@@ -99,8 +99,8 @@ def requested(made: Experiment, options: argparse.Namespace) -> Request:
     if options.solver is None and request.solver != made.recipe.solver:
         print(f"{request.solver} makes them: the recipe's {made.recipe.solver} is of discrete processes.")
     if options.solver is not None and options.solver != request.solver:
-        solver = CATALOGUE[require.one_of("solver", options.solver, tuple(CATALOGUE))]
-        steps = solver.steps_of(made.process.timesteps or 1000)
+        solver = SOLVERS[require.one_of("solver", options.solver, tuple(SOLVERS))]
+        steps = solver.default_steps(made.process.timesteps or 1000)
         request = replace(request, solver=options.solver, steps=steps)
     changes = {
         "steps": options.steps,
@@ -120,10 +120,10 @@ def _labels(text: str) -> tuple[int, ...]:
 
 def forecast(job: ImageJob, out: Path, world: int) -> str:
     """What it would make, and how long that takes."""
-    from stepwell.generate.to_disk import cost_of
+    from stepwell.generate.job import cost_of
 
     request, cost = job.request, cost_of(job, world)
-    solver, guided = CATALOGUE[request.solver], request.guidance != 1
+    solver, guided = SOLVERS[request.solver], request.guidance != 1
     size = "x".join(map(str, job.image_shape()))
     lines = [
         f"{request.count:,} images of {size} to {out}, seed {request.seed}",

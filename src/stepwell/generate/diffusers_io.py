@@ -15,7 +15,7 @@ from torch import Tensor
 
 from stepwell.core.errors import StepwellError, Unsupported
 from stepwell.core.process import NoiseProcess
-from stepwell.generate.discrete import scheduler_of
+from stepwell.generate.diffusers_solvers import make_scheduler
 from stepwell.models.denoiser import Denoiser
 from stepwell.models.lora import merged
 from stepwell.processes.scheduler import process_from
@@ -116,7 +116,7 @@ def export(denoiser: Denoiser, process: NoiseProcess, out: Path, latents: bool =
             "this network enlarges images that it is shown beside the noise, and DDPMPipeline shows it none: "
             + _INSTEAD
         )
-    scheduler = scheduler_of(process, "ddpm", denoiser.learned_variance)
+    scheduler = make_scheduler(process, "ddpm", denoiser.learned_variance)
     plain = UNet2DModel.from_config(network.config)
     plain.load_state_dict(merged(network.state_dict()))
     DDPMPipeline(unet=plain, scheduler=scheduler).save_pretrained(out)

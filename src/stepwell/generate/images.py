@@ -1,4 +1,4 @@
-"""Classifier-free guidance (Ho and Salimans 2022): away from what the network says without a class."""
+"""Images from a network: what is requested, classifier-free guidance, and the way through a solver."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from stepwell.core.process import NoiseProcess
 from stepwell.core.tensors import PerExample
 from stepwell.core.tick import stream_key
 from stepwell.data.source import to_pixels
-from stepwell.generate.continuous import ContinuousRoute, continuous_route
-from stepwell.generate.discrete import Route, route_of
+from stepwell.generate.diffusers_solvers import DiffusersSolver
+from stepwell.generate.own_solvers import Network, OwnSolver
 from stepwell.generate.solvers import SOLVERS
 from stepwell.generate.super_resolution import GroundTruth
 from stepwell.models.denoiser import Condition
@@ -30,26 +30,25 @@ def guided(
     guidance: float,
     channels: Tensor | None = None,
 ) -> Tensor:
-    """The network's output [B, C or 2 C, H, W], its prediction guided and a learned variance as it is.
+    """The network's output [B, C or 2 C, H, W] with classifier-free guidance (Ho and Salimans 2022).
 
-    Both halves are one call. eps, v and x0 are each linear in the others at a given x, so that guiding
-    one guides all. Extra input channels [B, E, H, W] are shown to both.
+    The outputs with and without a class are one call; a learned variance is not guided. eps, v and x0 are
+    each linear in the others at a given x, so that guiding one guides all.
     """
     if guidance == 1 or labels is None:
         plain: Tensor = denoiser(x, time, Condition(labels, channels))
         return plain
     no_class = torch.full_like(labels, int(getattr(denoiser, "classes", 0)))
-    shown = None if channels is None else torch.cat([channels, channels])
-    told = Condition(torch.cat([labels, no_class]), shown)
-    both = denoiser(torch.cat([x, x]), torch.cat([time, time]), told)
-    with_class, without = both.chunk(2)
-    said = x.shape[1]
-    mean = torch.lerp(without[:, :said], with_class[:, :said], guidance)
-    return torch.cat([mean, with_class[:, said:]], dim=1)
+    doubled = None if channels is None else torch.cat([channels, channels])
+    condition = Condition(torch.cat([labels, no_class]), doubled)
+    with_class, without = denoiser(torch.cat([x, x]), torch.cat([time, time]), condition).chunk(2)
+    width = x.shape[1]
+    mean = torch.lerp(without[:, :width], with_class[:, :width], guidance)
+    return torch.cat([mean, with_class[:, width:]], dim=1)
 
 
 def check_classes(denoiser: nn.Module, labels: tuple[int, ...], guidance: float) -> None:
-    """Labels that the network knows, and guidance that it was trained for."""
+    """Refuse labels that the network does not have, and guidance that it was not trained for."""
     classes = int(getattr(denoiser, "classes", 0))
     wrong = [label for label in labels if not 0 <= label < max(classes, 1)]
     if labels and classes == 0:
@@ -82,7 +81,7 @@ class Request:
     batch: int = 64
     seed: int = 0
     labels: tuple[int, ...] = ()
-    """Classes to cycle through; none for an unconditional network, or for no class."""
+    """Classes to cycle through; empty for an unconditional network, or for no class."""
     guidance: float = 1.0
     """1: none; above it, classifier-free guidance (Ho and Salimans 2022)."""
     eta: float = 0.0
@@ -90,10 +89,10 @@ class Request:
     clip: float | None = 1.0
     """The largest value of a predicted x0: images lie in [-1, 1]. None: whatever the network says."""
     ground_truth: GroundTruth | None = None
-    """Of super-resolution: the images whose low-resolution companions are enlarged."""
+    """Super-resolution: the images whose low-resolution versions are enlarged."""
 
     def __post_init__(self) -> None:
-        require.one_of("solver", self.solver, SOLVERS)
+        require.one_of("solver", self.solver, tuple(SOLVERS))
         for name in ("count", "steps", "batch"):
             require.count(name, getattr(self, name))
         require.not_negative("guidance", self.guidance)
@@ -102,7 +101,7 @@ class Request:
             raise InvalidParameter(f"eta is DDIM's noise, and {self.solver} has none: leave it at 0.")
 
     def batches(self) -> list[range]:
-        """The numbers of the images, batch by batch."""
+        """The indices of the images of each batch."""
         starts = range(0, self.count, self.batch)
         return [range(start, min(start + self.batch, self.count)) for start in starts]
 
@@ -112,12 +111,11 @@ class Request:
 
     def channels_of(self, indices: Sequence[int], like: Tensor) -> Tensor | None:
         """The extra input [B, E, H, W] of some images, on a tensor's device."""
-        found = None if self.ground_truth is None else self.ground_truth.channels(indices)
-        return None if found is None else found.to(like)
+        return None if self.ground_truth is None else self.ground_truth.channels(indices).to(like)
 
 
 Decode = Callable[[Tensor], Tensor]
-"""From what a network makes, float [B, c, h, w], to uint8 images [B, C, H, W]."""
+"""From a network's examples, float [B, c, h, w], to uint8 images [B, C, H, W]."""
 
 
 @torch.no_grad()
@@ -129,28 +127,38 @@ def generate(
     batches: Sequence[range] | None = None,
 ) -> Iterator[Tensor]:
     """Uint8 images [B, C, H, W] of all batches or of some; image i depends on the seed and i alone."""
-    route = checked_route(denoiser, process, request)
+    solver = make_solver(denoiser, process, request)
     like = next(denoiser.parameters())
     for indices in request.batches() if batches is None else batches:
         generators = [Generator().manual_seed(stream_key(request.seed, "image", index)) for index in indices]
         noise = torch.stack([torch.randn(request.shape, generator=g) for g in generators]).to(like)
-        labels = request.labels_of(indices)
-        told = None if labels is None else torch.tensor(labels, device=like.device)
-        shown = request.channels_of(indices, like)
-        network = partial(guided, denoiser, labels=told, guidance=request.guidance, channels=shown)
-        yield decode(route.follow(network, noise, generators))
+        network = conditioned(denoiser, request, indices, like)
+        yield decode(solver.solve(network, noise, generators))
 
 
-def checked_route(denoiser: nn.Module, process: NoiseProcess, request: Request) -> Route | ContinuousRoute:
-    """The way to the images, or an error if the request cannot be met."""
+def conditioned(denoiser: nn.Module, request: Request, indices: Sequence[int], like: Tensor) -> Network:
+    """The network with the labels, guidance and extra input of some images, on a tensor's device."""
+    labels = request.labels_of(indices)
+    return partial(
+        guided,
+        denoiser,
+        labels=None if labels is None else torch.tensor(labels, device=like.device),
+        guidance=request.guidance,
+        channels=request.channels_of(indices, like),
+    )
+
+
+def make_solver(denoiser: nn.Module, process: NoiseProcess, request: Request) -> DiffusersSolver | OwnSolver:
+    """The solver of a request, or an error that says why the request cannot be met."""
     check_classes(denoiser, request.labels, request.guidance)
     if not process.is_ddpm:
-        return continuous_route(process, request.solver, request.steps, request.clip)
-    return route_of(
+        return OwnSolver(process, request.solver, request.steps, request.clip)
+    learned_variance = bool(getattr(denoiser, "learned_variance", False))
+    return DiffusersSolver(
         process,
         request.solver,
         request.steps,
-        learned_variance=bool(getattr(denoiser, "learned_variance", False)),
+        learned_variance=learned_variance,
         clip=request.clip,
         eta=request.eta,
     )

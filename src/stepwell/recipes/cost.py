@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from stepwell.core.probe import DecreaseSpec, GradientSpec, ProbeSpec
-from stepwell.generate.solvers import CATALOGUE
+from stepwell.generate.solvers import SOLVERS
 from stepwell.models.denoiser import Conditioning
 from stepwell.recipes.experiment import Shape
 from stepwell.recipes.meta_flops import Flops, NetworkCount, count, meta_network, shape_of
@@ -98,7 +98,7 @@ class Cost:
     def evaluations(self) -> int:
         """Of the network, for one generated image."""
         guided = self.recipe.guidance != 1 and self.recipe.labels
-        return CATALOGUE[self.plan.solver].evaluations(self.recipe.sample_steps, guided)
+        return SOLVERS[self.plan.solver].evaluations(self.recipe.sample_steps, guided)
 
     @property
     def sampling(self) -> Flops:

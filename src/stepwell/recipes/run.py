@@ -12,7 +12,7 @@ import torch
 from stepwell.core.density import Uniform
 from stepwell.core.errors import StepwellError, Unsupported
 from stepwell.generate.images import generate
-from stepwell.generate.write import sheet_of
+from stepwell.generate.super_resolution import sample_sheet
 from stepwell.recipes.experiment import Experiment, experiment
 from stepwell.recipes.load import saved_recipe
 from stepwell.recipes.plan import Plan
@@ -145,7 +145,7 @@ def _sample(made: Experiment, training: Training, run: Run, at: Position, say: S
     with training.ema.in_place():
         images = torch.cat(list(generate(network, made.process, request, made.decode)))
     network.train()
-    sheet_of(images, request.ground_truth).save(path)
+    sample_sheet(images, request.ground_truth).save(path)
 
 
 def with_out(plan: Plan, workload: str) -> Plan:

@@ -1,99 +1,100 @@
-"""What images were made by: a small file beside them, so that nobody mixes two models in one folder."""
+"""Where images are written: a folder of PNGs, an .npz, or one .png sheet.
+
+A small record beside them says what they were made by, so that two models never mix in one place.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 from zipfile import ZipFile, ZipInfo
 
 import numpy as np
 import torch
-from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 
-from stepwell.core.digest import weights_digest
 from stepwell.core.errors import InvalidParameter, StepwellError
-from stepwell.core.process import NoiseProcess
-from stepwell.generate.images import Request
-from stepwell.generate.super_resolution import GroundTruth, as_picture, sheet
+from stepwell.generate.sheets import as_picture
+from stepwell.generate.super_resolution import GroundTruth, sample_sheet
 from stepwell.runs.io import write_json
 
-NAME = "generation.json"
+RECORD = "generation.json"
+LARGEST_SHEET = 4096
 
 
 class OtherImages(StepwellError, ValueError):
     """A place that holds images of another model, seed or solver."""
 
 
-@dataclass(frozen=True)
-class Identity:
-    """All that a pixel depends on. The batch size is not part of it, and of a folder not the count either."""
+class Writer(Protocol):
+    """One kind of output. `prepare` and `finish` are called by rank 0 only, the rest by every rank."""
 
-    values: dict[str, Any]
+    fixed_count: bool
+    """Whether it has room for so many images and no more: another count is then another output."""
 
-    def claim(self, record: Path, holds_images: bool) -> None:
-        """Write the record, or check that it says the same; `record`'s place may hold images already."""
-        if not record.exists():
-            if holds_images:
-                raise OtherImages(
-                    f"{_place(record)} holds files that are not of stepwell generate: choose another --out."
-                )
-            record.parent.mkdir(parents=True, exist_ok=True)
-            write_json(record, self.values)
-            return
-        before = _read(record)
-        changed = [
-            f"{key} was {before.get(key)!r} and is {self.values.get(key)!r}"
-            for key in sorted(before.keys() | self.values.keys())
-            if before.get(key) != self.values.get(key)
-        ]
-        if changed:
-            raise OtherImages(
-                f"{_place(record)} holds other images ({'; '.join(changed)}): repeat the command that "
-                "made them to continue it, or choose another --out."
-            )
+    def prepare(self, record: dict[str, Any]) -> None:
+        """Make the place for images with this record, or check that what it holds can be continued."""
+        ...
+
+    def has(self, indices: range) -> bool:
+        """Whether all these images are there already."""
+        ...
+
+    def write(self, indices: range, images: Tensor) -> None:
+        """Uint8 images [B, C, H, W] with these indices."""
+        ...
+
+    def finish(self) -> None:
+        """All images of all ranks are written."""
+        ...
 
 
-def identity_of(denoiser: nn.Module, process: NoiseProcess, request: Request, count: bool) -> Identity:
-    """The identity of a request to a network; with its `count` if the file is made for it."""
-    of_images = ("shape", "solver", "steps", "seed", "labels", "guidance", "eta", "clip")
-    values = {name: getattr(request, name) for name in (*of_images, *(["count"] if count else []))}
-    values |= {"process": repr(process), "weights": weights_digest(denoiser.state_dict())}
-    if request.ground_truth is not None:
-        values["originals"] = str(request.ground_truth)
-    # As JSON has them: lists for tuples.
-    return Identity(json.loads(json.dumps(values)))
+def _claim(path: Path, out: Path, record: dict[str, Any], occupied: bool) -> None:
+    """Write the record of `out` to `path`, or check that the one there is the same."""
+    # As JSON has it: lists for tuples.
+    record = json.loads(json.dumps(record))
+    if not path.exists():
+        if occupied:
+            raise OtherImages(f"{out} holds files that are not of stepwell generate: choose another --out.")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, record)
+        return
+    before = _read(path)
+    changed = [
+        f"{key} was {before.get(key)!r} and is {record.get(key)!r}"
+        for key in sorted(before.keys() | record.keys())
+        if before.get(key) != record.get(key)
+    ]
+    if changed:
+        raise OtherImages(
+            f"{out} holds other images ({'; '.join(changed)}): repeat the command that made them to continue "
+            "it, or choose another --out."
+        )
 
 
-def _read(record: Path) -> dict[str, Any]:
+def _read(path: Path) -> dict[str, Any]:
     try:
-        values = json.loads(record.read_text(encoding="utf-8"))
+        values = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
         values = None
     if not isinstance(values, dict):
         raise OtherImages(
-            f"{record} is damaged: delete it with the images it belongs to, or choose another --out."
+            f"{path} is damaged: delete it with the images it belongs to, or choose another --out."
         )
     return values
 
 
-def _place(record: Path) -> Path:
-    return record.parent if record.name == NAME else record.with_name(record.name.removesuffix(f".{NAME}"))
-
-
 class NpzWriter:
-    """`images` [N, H, W, C] uint8 and, of a conditional network, `labels` [N] int64.
+    """An .npz of `images` [N, H, W, C] uint8 and, from a conditional network, `labels` [N] int64.
 
-    Until it is finished there are two files beside it: the rows as an .npy, and a byte for each row that
-    says whether it is written. Rows are written at their place rather than into a memory map, whose pages
-    would count as memory of the process.
+    Until it is finished there are two files beside it: the rows as an .npy, and a byte per row that says
+    whether it is written. Rows are not written through a memory map, whose pages would count as memory.
     """
 
-    holds_a_fixed_count = True
+    fixed_count = True
 
     def __init__(self, path: Path, count: int, shape: tuple[int, int, int], labels: list[int] | None) -> None:
         channels, height, width = shape
@@ -102,9 +103,9 @@ class NpzWriter:
         self._rows = path.with_name(f"{path.name}.rows.npy")
         self._done = path.with_name(f"{path.name}.done")
 
-    def prepare(self, identity: Identity) -> None:
+    def prepare(self, record: dict[str, Any]) -> None:
         begun = self._path.exists() or self._rows.exists()
-        identity.claim(self._path.with_name(f"{self._path.name}.{NAME}"), holds_images=begun)
+        _claim(self._path.with_name(f"{self._path.name}.{RECORD}"), self._path, record, begun)
         if self._path.exists() or self._done.exists():
             return
         # The file of done rows comes last: with it, the rows are known to be there.
@@ -158,46 +159,20 @@ def _write_at(path: Path, offset: int, data: bytes) -> None:
         os.fsync(stream.fileno())
 
 
-LARGEST_SHEET = 4096
-
-
-class Writer(Protocol):
-    """One kind of output. `prepare` and `finish` are called by the first process only, all else by each."""
-
-    holds_a_fixed_count: bool
-    """Whether it has room for so many images and no more: another number is then another output."""
-
-    def prepare(self, identity: Identity) -> None:
-        """Make the place for images, or check that what it holds can be continued."""
-        ...
-
-    def has(self, indices: range) -> bool:
-        """Whether all these images are there already."""
-        ...
-
-    def write(self, indices: range, images: Tensor) -> None:
-        """Uint8 images [B, C, H, W] with these numbers."""
-        ...
-
-    def finish(self) -> None:
-        """All images of all processes are written."""
-        ...
-
-
 class FolderWriter:
-    """Single files, named by number; each appears as a whole or not at all."""
+    """A folder of PNGs, named by index; each appears as a whole or not at all."""
 
-    holds_a_fixed_count = False
+    fixed_count = False
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._there: frozenset[str] | None = None
 
-    def prepare(self, identity: Identity) -> None:
+    def prepare(self, record: dict[str, Any]) -> None:
         if self._folder.is_file():
             raise InvalidParameter(f"{self._folder} is a file: name a folder, an .npz or a .png.")
         occupied = self._folder.is_dir() and any(self._folder.iterdir())
-        identity.claim(self._folder / NAME, holds_images=occupied)
+        _claim(self._folder / RECORD, self._folder, record, occupied)
 
     def has(self, indices: range) -> bool:
         if self._there is None:
@@ -215,9 +190,9 @@ class FolderWriter:
 
 
 class SheetWriter:
-    """One picture of all images side by side; always made anew."""
+    """One picture of all images side by side; always made again."""
 
-    holds_a_fixed_count = False
+    fixed_count = False
 
     def __init__(self, path: Path, count: int, ground_truth: GroundTruth | None = None) -> None:
         if count > LARGEST_SHEET:
@@ -228,7 +203,7 @@ class SheetWriter:
         self._path, self._ground_truth = path, ground_truth
         self._held: list[Tensor] = []
 
-    def prepare(self, identity: Identity) -> None:
+    def prepare(self, record: dict[str, Any]) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
 
     def has(self, indices: range) -> bool:
@@ -238,14 +213,7 @@ class SheetWriter:
         self._held.append(images.cpu())
 
     def finish(self) -> None:
-        sheet_of(torch.cat(self._held), self._ground_truth).save(self._path)
-
-
-def sheet_of(images: Tensor, ground_truth: GroundTruth | None) -> Image.Image:
-    """All images side by side; those of super-resolution between their input and their original."""
-    if ground_truth is not None:
-        return ground_truth.triples(images)
-    return sheet(images, scale=max(1, 64 // images.shape[-1]))
+        sample_sheet(torch.cat(self._held), self._ground_truth).save(self._path)
 
 
 def _file(index: int) -> str:

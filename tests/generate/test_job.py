@@ -18,8 +18,8 @@ import stepwell
 from stepwell.core.errors import InvalidParameter, StepwellError
 from stepwell.core.ranks import Alone
 from stepwell.generate.images import Request, generate
-from stepwell.generate.to_disk import ImageJob, write_images
-from stepwell.generate.write import OtherImages
+from stepwell.generate.job import ImageJob, write_images
+from stepwell.generate.writers import OtherImages
 from stepwell.models.registry import build_model
 
 REQUEST = Request(7, (3, 8, 8), steps=2, batch=2, labels=(0, 2))

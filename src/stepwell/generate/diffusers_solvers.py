@@ -1,4 +1,4 @@
-"""A process as a diffusers scheduler, built from the same table it was trained with."""
+"""Solvers of DDPM's chain: diffusers' schedulers, built from the same betas as training."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -22,19 +21,18 @@ from torch import Generator, Tensor
 
 from stepwell.core.errors import InvalidParameter, Unsupported
 from stepwell.core.process import NoiseProcess
-from stepwell.core.tensors import PerExample
-from stepwell.generate.continuous import Network
+from stepwell.generate.own_solvers import Network
 from stepwell.processes.discrete import DiscreteProcess
 
 _PREDICTIONS = {"eps": "epsilon", "x0": "sample", "v": "v_prediction"}
 _LARGEST_SIGMA = {"heun": 80.0, "dpm-solver++": math.exp(5.1), "unipc": math.exp(5.1)}
-"""Where the solvers of the ODE start: Karras et al. 2022, Table 1; Lu et al.'s code clips log(a / s) at -5.1.
+"""Where solvers of the ODE start: Karras et al. 2022, Table 1; Lu et al.'s code clips log(a / s) at -5.1.
 
 Cosine ends at sigma 20,000 and a zero-SNR process at infinity; above these values there is only noise, and
 steps spent there are lost."""
 
 
-def scheduler_of(
+def make_scheduler(
     process: NoiseProcess, solver: str, learned_variance: bool = False, clip: float | None = 1.0
 ) -> Any:
     """DDPM (Ho et al. 2020), DDIM (Song et al. 2021), Heun (Karras et al. 2022), DPM-Solver++ or UniPC."""
@@ -69,15 +67,9 @@ def scheduler_of(
     return scheduler
 
 
-def set_steps(scheduler: Any, steps: int) -> None:
-    """Make a scheduler ready for a trajectory of so many steps."""
-    with _quiet():
-        scheduler.set_timesteps(steps)
-
-
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without NumPy 2's complaint about np.array(tensor), which diffusers calls and torch has to answer."""
+    """Without NumPy 2's warning about np.array(tensor), which diffusers calls."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "__array__ implementation", DeprecationWarning)
         yield
@@ -95,71 +87,56 @@ def _below(process: NoiseProcess, sigma: float, solver: str) -> DiscreteProcess:
     return DiscreteProcess(kept[:count], process.prediction)
 
 
-@dataclass(frozen=True)
-class Route:
-    """From noise to data, one batch after the other: `start` forgets the one before."""
+class DiffusersSolver:
+    """`steps` steps of a named solver through DDPM's chain.
 
-    scheduler: Any
-    solver: str
-    steps: int
-    times: Tensor
-    """[evaluations]: int64, or float32 where a solver stops between the timesteps of training."""
-    eta: float = 0.0
+    `eta` is DDIM's noise, `clip` the largest value of a predicted x0.
+    """
 
-    def follow(self, network: Network, noise: Tensor, generators: Sequence[Generator]) -> Tensor:
-        """Images [B, C, H, W] from unit noise; `generators` make what noise is added on the way."""
-        x = self.start(noise)
-        for step in range(len(self.times)):
-            shown, time = self.seen(x, step)
-            x = self.step(network(shown, time), x, step, generators)
+    def __init__(
+        self,
+        process: NoiseProcess,
+        name: str,
+        steps: int,
+        *,
+        learned_variance: bool = False,
+        clip: float | None = 1.0,
+        eta: float = 0.0,
+    ) -> None:
+        self.name, self.steps, self.eta = name, steps, eta
+        self.scheduler = make_scheduler(process, name, learned_variance, clip)
+        kept = process.alphas_cumprod()
+        _check_steps(name, steps, len(kept), self.scheduler.config.num_train_timesteps)
+        shortened = (name == "ddpm" and steps < len(kept)) or (name == "ddim" and len(kept) % steps)
+        if shortened:
+            chosen = _evenly_spaced(len(kept), steps)
+            shorter = DiscreteProcess(kept[chosen], process.prediction)
+            self.scheduler = make_scheduler(shorter, name, learned_variance, clip)
+        self._restart()
+        timesteps: Tensor = self.scheduler.timesteps
+        self.times = chosen[timesteps] if shortened else timesteps
+        """[evaluations]: int64, or float32 where a solver stops between the timesteps of training."""
+
+    def solve(self, network: Network, noise: Tensor, generators: Sequence[Generator]) -> Tensor:
+        """Images [B, C, H, W] from unit noise; image i's generator draws the noise that is added to it."""
+        self._restart()
+        x: Tensor = noise * self.scheduler.init_noise_sigma
+        extra: dict[str, Any] = {"generator": list(generators)} if self.name in ("ddpm", "ddim") else {}
+        if self.name == "ddim":
+            extra["eta"] = self.eta
+        for time, timestep in zip(self.times, self.scheduler.timesteps, strict=True):
+            scaled = self.scheduler.scale_model_input(x, timestep)
+            output = network(scaled, time.to(x.device).expand(len(x)))
+            if self.name != "ddpm":
+                # Only DDPM's own step has a use for a learned variance.
+                output = output[:, : x.shape[1]]
+            x = self.scheduler.step(output, timestep, x, **extra).prev_sample
         return x
 
-    def start(self, noise: Tensor) -> Tensor:
-        """Unit noise [B, C, H, W] at the solver's scale."""
-        set_steps(self.scheduler, self.steps)
-        started: Tensor = noise * self.scheduler.init_noise_sigma
-        return started
-
-    def seen(self, x: Tensor, step: int) -> tuple[Tensor, PerExample]:
-        """What the network is shown, [B, C, H, W], and told, [B]."""
-        shown = self.scheduler.scale_model_input(x, self.scheduler.timesteps[step])
-        return shown, self.times[step].to(x.device).expand(len(x))
-
-    def step(self, output: Tensor, x: Tensor, step: int, generators: Sequence[Generator]) -> Tensor:
-        """One step towards data, from the network's output [B, C or 2 C, H, W]."""
-        more: dict[str, Any] = {}
-        if self.solver in ("ddpm", "ddim"):
-            more["generator"] = list(generators)
-        if self.solver == "ddim":
-            more["eta"] = self.eta
-        if self.solver != "ddpm":
-            # A learned variance is of DDPM's chain.
-            output = output[:, : x.shape[1]]
-        moved: Tensor = self.scheduler.step(output, self.scheduler.timesteps[step], x, **more).prev_sample
-        return moved
-
-
-def route_of(
-    process: NoiseProcess,
-    solver: str,
-    steps: int,
-    *,
-    learned_variance: bool = False,
-    clip: float | None = 1.0,
-    eta: float = 0.0,
-) -> Route:
-    """`steps` steps of a solver through a process."""
-    scheduler = scheduler_of(process, solver, learned_variance, clip)
-    kept = process.alphas_cumprod()
-    _check_steps(solver, steps, len(kept), scheduler.config.num_train_timesteps)
-    if (solver == "ddpm" and steps < len(kept)) or (solver == "ddim" and len(kept) % steps):
-        times = _evenly_spaced(len(kept), steps)
-        shorter = DiscreteProcess(kept[times], process.prediction)
-        scheduler = scheduler_of(shorter, solver, learned_variance, clip)
-        set_steps(scheduler, steps)
-        return Route(scheduler, solver, steps, times[scheduler.timesteps], eta)
-    set_steps(scheduler, steps)
-    return Route(scheduler, solver, steps, scheduler.timesteps, eta)
+    def _restart(self) -> None:
+        """Forget the last batch."""
+        with _quiet():
+            self.scheduler.set_timesteps(self.steps)
 
 
 def _evenly_spaced(timesteps: int, steps: int) -> Tensor:

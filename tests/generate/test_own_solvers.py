@@ -24,9 +24,9 @@ from stepwell.cli.main import main
 from stepwell.core.errors import InvalidParameter, UnknownName, Unsupported
 from stepwell.core.process import NoiseProcess
 from stepwell.core.tensors import per_example
-from stepwell.generate.continuous import ContinuousRoute, continuous_route
-from stepwell.generate.images import Request, checked_route, generate
-from stepwell.generate.solvers import CATALOGUE
+from stepwell.generate.images import Request, generate, make_solver
+from stepwell.generate.own_solvers import OwnSolver
+from stepwell.generate.solvers import SOLVERS
 from stepwell.models.denoiser import Condition
 from stepwell.models.registry import build_model
 from stepwell.processes.discrete import DiscreteProcess
@@ -101,14 +101,14 @@ def spread(process: NoiseProcess, u: Tensor) -> Tensor:
     return torch.sqrt(a**2 * STD**2 + s**2)
 
 
-def exact(route: ContinuousRoute) -> Tensor:
+def exact(solver: OwnSolver) -> Tensor:
     """Where the ODE takes the noise of four images.
 
     Of a flow, to the data. Elsewhere to the smallest noise of training, and then by the solvers' own last
     step, E[x0 | x], whose error does not depend on the number of steps.
     """
-    process, times = route.process, route.times
-    # A route starts at noise(u) eps: signal that is left in the process is left out, as in all samplers.
+    process, times = solver.process, solver.times
+    # A solver starts at noise(u) eps: signal that is left in the process is left out, as in all samplers.
     x = process.scales(times[:1])[1] * unit_noise(4, SHAPE)
     if isinstance(process, FlowProcess):
         return x * STD / spread(process, times[:1])
@@ -122,7 +122,7 @@ def order(name: str, solver: str, steps: tuple[int, ...]) -> float:
     process = process_of(name)
     errors = []
     for count in steps:
-        route = continuous_route(process, solver, count, None)
+        route = OwnSolver(process, solver, count, None)
         errors.append(float((made(GaussianNetwork(process), solver, count) - exact(route)).abs().max()))
     return -float(np.polyfit(np.log(steps), np.log(errors), 1)[0])
 
@@ -153,7 +153,7 @@ def test_ancestral_has_the_variance_of_its_own_chain(name: str) -> None:
     process = process_of(name)
     variances = {}
     for steps in (30, 1000):
-        u = continuous_route(process, "ancestral", steps, None).times
+        u = OwnSolver(process, "ancestral", steps, None).times
         a, s = (scale.tolist() for scale in process.scales(u))
         variance = s[0] ** 2
         for (a1, s1), (a2, s2) in pairwise([*zip(a, s, strict=True), (1.0, 0.0)]):
@@ -192,7 +192,7 @@ def test_euler_on_a_flow_is_sd3s() -> None:
 
 def test_euler_on_vp_is_ddims_step() -> None:
     process = process_of("vp")
-    a, s = process.scales(continuous_route(process, "euler", 12, None).times)
+    a, s = process.scales(OwnSolver(process, "euler", 12, None).times)
     x = s[0] * unit_noise(4, SHAPE)
     for (a1, s1), (a2, s2) in pairwise([*zip(a.tolist(), s.tolist(), strict=True), (1.0, 0.0)]):
         x0 = a1 * STD**2 / (a1**2 * STD**2 + s1**2) * x
@@ -205,7 +205,7 @@ def test_euler_on_vp_is_ddims_step() -> None:
 def test_stops_run_from_the_noise_to_the_data(name: str, solver: str) -> None:
     process = process_of(name)
     for steps in (1, 2, 50):
-        times = continuous_route(process, solver, steps, None).times
+        times = OwnSolver(process, solver, steps, None).times
         assert times.shape == (steps,)
         assert times.dtype == torch.float64
         assert (times.diff() < 0).all()
@@ -229,10 +229,10 @@ def test_clipping_reaches_every_solver(name: str, solver: str) -> None:
 def test_network_evaluations_are_counted_honestly_and_guidance_guides(name: str, solver: str) -> None:
     network = GaussianNetwork(process_of(name), [0.0, 0.1, 0.2])
     made(network, solver, 10)
-    assert sum(network.calls) == 4 * CATALOGUE[solver].evaluations(10)
+    assert sum(network.calls) == 4 * SOLVERS[solver].evaluations(10)
     network.calls.clear()
     guided = made(network, solver, 10, labels=(0, 1), guidance=2.0)
-    assert sum(network.calls) == 4 * CATALOGUE[solver].evaluations(10, guided=True)
+    assert sum(network.calls) == 4 * SOLVERS[solver].evaluations(10, guided=True)
     # Away from 0.2 by twice the distance: classes 0.0 and 0.1 become -0.2 and 0.0.
     guidance_less = made(GaussianNetwork(process_of(name), [-0.2, 0.0, 0.2]), solver, 10, labels=(0, 1))
     torch.testing.assert_close(guided, guidance_less, rtol=1e-6, atol=1e-8)
@@ -257,24 +257,24 @@ def test_images_do_not_depend_on_the_batch_size(name: str, solver: str) -> None:
 def test_a_flow_that_counts_its_timesteps() -> None:
     process = stepwell.process("flow", timesteps=100)
     network = GaussianNetwork(process)
-    times = continuous_route(process, "euler", 100, None).times
+    times = OwnSolver(process, "euler", 100, None).times
     assert sorted(process.time(times).tolist()) == pytest.approx([10.0 * k for k in range(1, 101)])
     assert abs(float(made(network, "heun", 50, count=64).std()) / STD - 1) < 0.1
     with pytest.raises(InvalidParameter, match="101 denoising steps are more than the process's 100"):
-        continuous_route(process, "euler", 101, None)
+        OwnSolver(process, "euler", 101, None)
 
 
 @pytest.mark.parametrize("solver", sorted(set(DiscreteProcess.solvers) - set(NoiseProcess.solvers)))
 def test_solvers_of_discrete_processes_are_refused(solver: str) -> None:
     with pytest.raises(Unsupported, match="use heun, euler"):
-        checked_route(nn.Identity(), process_of("edm"), Request(1, SHAPE, solver))
+        make_solver(nn.Identity(), process_of("edm"), Request(1, SHAPE, solver))
 
 
 def test_solvers_of_continuous_time_are_refused_by_discrete_processes() -> None:
     linear = stepwell.process("linear")
     for solver in ("euler", "ancestral"):
         with pytest.raises(Unsupported, match="use ddim, ddpm"):
-            checked_route(nn.Identity(), linear, Request(1, SHAPE, solver))
+            make_solver(nn.Identity(), linear, Request(1, SHAPE, solver))
     with pytest.raises(UnknownName, match="Did you mean 'heun'"):
         Request(1, SHAPE, "huen")
 

@@ -12,9 +12,9 @@ from torch import Tensor
 
 import stepwell
 from stepwell.core.errors import InvalidParameter, UnknownName, Unsupported
-from stepwell.generate.discrete import Route, route_of, scheduler_of
+from stepwell.generate.diffusers_solvers import DiffusersSolver, make_scheduler
 from stepwell.generate.images import Request, generate
-from stepwell.generate.solvers import CATALOGUE
+from stepwell.generate.solvers import SOLVERS
 from stepwell.processes.discrete import DiscreteProcess
 
 STD = 0.5
@@ -29,10 +29,10 @@ def made(network: GaussianNetwork, solver: str, steps: int, **changes: object) -
     return torch.cat(list(generate(network, network.process, request, decode=lambda x: x)))
 
 
-def started(route: Route, process: DiscreteProcess) -> tuple[Tensor, float, float]:
+def started(solver: DiffusersSolver, process: DiscreteProcess) -> tuple[Tensor, float, float]:
     """The noise in x0 + sigma eps, the sigma it has, and the last sigma before 0."""
-    first, last = (float(sigma_at(process, route.times[place])) for place in (0, -1))
-    scale = first if route.solver == "heun" else (1 + first**2) ** 0.5
+    first, last = (float(sigma_at(process, solver.times[place])) for place in (0, -1))
+    scale = first if solver.name == "heun" else (1 + first**2) ** 0.5
     return unit_noise(4, SHAPE) * scale, first, last
 
 
@@ -49,7 +49,7 @@ def order(process: DiscreteProcess, solver: str, steps: tuple[int, ...]) -> floa
     """
     errors = []
     for count in steps:
-        route = route_of(process, solver, count)
+        route = DiffusersSolver(process, solver, count)
         x, first, last = started(route, process)
         exact = along_the_ode(x, first, last, STD) * STD**2 / (STD**2 + last**2)
         errors.append(float((made(GaussianNetwork(process, STD), solver, count) - exact).abs().max()))
@@ -76,7 +76,7 @@ def test_orders_on_the_schedules_of_training(schedule: str, solver: str, least: 
     steps = (16, 32, 64) if solver == "heun" else (20, 50, 100, 200)
     errors = []
     for count in steps:
-        x, first, _ = started(route_of(process, solver, count), process)
+        x, first, _ = started(DiffusersSolver(process, solver, count), process)
         exact = along_the_ode(x, first, 0.0, STD)
         errors.append(float((made(GaussianNetwork(process, STD), solver, count) - exact).abs().max()))
     assert least < -np.polyfit(np.log(steps), np.log(errors), 1)[0] < most
@@ -89,7 +89,7 @@ def test_solvers_and_predictions_agree_at_many_steps(schedule: str, solver: str,
     process = stepwell.process(schedule, prediction=prediction)
     assert isinstance(process, DiscreteProcess)
     steps = {"ddim": 500, "heun": 100}.get(solver, 150)
-    x, first, _ = started(route_of(process, solver, steps), process)
+    x, first, _ = started(DiffusersSolver(process, solver, steps), process)
     found = made(GaussianNetwork(process, STD, [0.2]), solver, steps)
     exact = along_the_ode(x, first, 0.0, STD, 0.2)
     # DDIM's 500 steps leave 0.004 of a standard deviation of 0.5; the others less.
@@ -103,7 +103,7 @@ def test_ddpm_has_the_variance_of_its_own_chain(prediction: str, steps: int) -> 
     assert isinstance(process, DiscreteProcess)
     request = Request(16, (1, 16, 16), "ddpm", steps, batch=16, clip=None)
     images = torch.cat(list(generate(GaussianNetwork(process, STD), process, request, decode=lambda x: x)))
-    times = route_of(process, "ddpm", steps).times.tolist()
+    times = DiffusersSolver(process, "ddpm", steps).times.tolist()
     kept = process.alphas_cumprod().tolist()
     variance = 1.0
     for here, before in zip(times, [*times[1:], None], strict=True):
@@ -138,18 +138,18 @@ def test_network_evaluations_are_counted_honestly(solver: str) -> None:
     assert isinstance(process, DiscreteProcess)
     network = GaussianNetwork(process, STD, [0.0, 0.1, 0.2])
     made(network, solver, 10)
-    assert sum(network.calls) == 4 * CATALOGUE[solver].evaluations(10)
+    assert sum(network.calls) == 4 * SOLVERS[solver].evaluations(10)
     network.calls.clear()
     made(network, solver, 10, labels=(0, 1), guidance=2.0)
-    assert sum(network.calls) == 4 * CATALOGUE[solver].evaluations(10, guided=True)
+    assert sum(network.calls) == 4 * SOLVERS[solver].evaluations(10, guided=True)
 
 
 def test_heun_is_edms_first_algorithm() -> None:
     """Noise levels (Eq. 5, rho 7), no churn, the trapezoid but for the last step (Karras et al. 2022)."""
     process = stepwell.process("linear")
     assert isinstance(process, DiscreteProcess)
-    route = route_of(process, "heun", 12, clip=None)
-    x, most, least = started(route, process)
+    plan = DiffusersSolver(process, "heun", 12, clip=None)
+    x, most, least = started(plan, process)
     ramp = torch.linspace(0, 1, 12, dtype=torch.float64)
     sigmas = [*((most ** (1 / 7) + ramp * (least ** (1 / 7) - most ** (1 / 7))) ** 7).tolist(), 0.0]
     assert 78 < most <= 80
@@ -164,19 +164,19 @@ def test_heun_is_edms_first_algorithm() -> None:
         x = x + (there - here) * (first + slope(moved, there)) / 2 if there else moved
     # diffusers keeps sigmas and times in float32.
     assert torch.allclose(made(GaussianNetwork(process, STD), "heun", 12), x, rtol=2e-5, atol=1e-6)
-    assert route.times.is_floating_point()
-    assert (route.times != route.times.round()).any(), "the network is told times between timesteps"
+    assert plan.times.is_floating_point()
+    assert (plan.times != plan.times.round()).any(), "the network is told times between timesteps"
 
 
 @pytest.mark.parametrize("solver", ["ddpm", "ddim"])
 @pytest.mark.parametrize("steps", [1, 29, 31, 50, 64, 300, 999, 1000])
 def test_any_number_of_steps_runs_from_the_last_timestep_to_the_first(solver: str, steps: int) -> None:
     """diffusers' own spacing ends at t = -1 with 29 or 31 steps, and DDIM's leaves its timesteps with 300."""
-    route = route_of(stepwell.process("linear"), solver, steps)
-    assert len(route.times) == steps
-    assert int(route.times[0]) == 999
-    assert (route.times.diff() < 0).all()
-    assert 0 <= int(route.times[-1]) <= round(1000 / steps) - 1
+    plan = DiffusersSolver(stepwell.process("linear"), solver, steps)
+    assert len(plan.times) == steps
+    assert int(plan.times[0]) == 999
+    assert (plan.times.diff() < 0).all()
+    assert 0 <= int(plan.times[-1]) <= round(1000 / steps) - 1
 
 
 def test_ddim_with_steps_that_do_not_divide_the_timesteps() -> None:
@@ -184,7 +184,7 @@ def test_ddim_with_steps_that_do_not_divide_the_timesteps() -> None:
     assert isinstance(process, DiscreteProcess)
     errors = {}
     for steps in (200, 300):
-        x, first, _ = started(route_of(process, "ddim", steps), process)
+        x, first, _ = started(DiffusersSolver(process, "ddim", steps), process)
         found = made(GaussianNetwork(process, STD), "ddim", steps)
         errors[steps] = float((found - along_the_ode(x, first, 0.0, STD)).abs().max())
     assert errors[300] < errors[200]
@@ -196,33 +196,33 @@ def test_zero_terminal_snr_is_generated_from_v_and_refused_from_eps(solver: str)
     assert isinstance(process, DiscreteProcess)
     if solver in ("ddpm", "ddim"):
         # An optimal network at infinite sigma is none of the closed form's; a constant one will do.
-        assert route_of(process, solver, 50).scheduler.alphas_cumprod[-1] == 0
+        assert DiffusersSolver(process, solver, 50).scheduler.alphas_cumprod[-1] == 0
     else:
         assert torch.isfinite(made(GaussianNetwork(process, STD), solver, 20)).all()
     with pytest.raises(Unsupported, match="prediction=v"):
-        scheduler_of(stepwell.process("linear", zero_terminal_snr=True), solver)
+        make_scheduler(stepwell.process("linear", zero_terminal_snr=True), solver)
 
 
 def test_betas_of_the_scheduler_are_those_of_training() -> None:
     process = stepwell.process("quadratic", timesteps=200)
     assert isinstance(process, DiscreteProcess)
     for solver in DiscreteProcess.solvers:
-        table = scheduler_of(process, solver).alphas_cumprod.double()
+        table = make_scheduler(process, solver).alphas_cumprod.double()
         assert torch.allclose(table, process.alphas_cumprod()[: len(table)], atol=1e-6)
 
 
 def test_steps_that_cannot_be() -> None:
     process = stepwell.process("linear", timesteps=50)
     with pytest.raises(InvalidParameter, match="60 denoising steps are more than the process's 50"):
-        route_of(process, "ddim", 60)
+        DiffusersSolver(process, "ddim", 60)
     with pytest.raises(InvalidParameter, match="2 steps or more"):
-        route_of(process, "heun", 1)
+        DiffusersSolver(process, "heun", 1)
     with pytest.raises(InvalidParameter, match="steps at most, not 50"):
-        route_of(process, "unipc", 50)
+        DiffusersSolver(process, "unipc", 50)
     with pytest.raises(Unsupported, match="use a discrete process"):
-        route_of(stepwell.process("edm"), "heun", 5)
+        DiffusersSolver(stepwell.process("edm"), "heun", 5)
     with pytest.raises(Unsupported, match="use ddim or ddpm"):
-        route_of(DiscreteProcess(torch.tensor([1e-5, 1e-6])), "heun", 2)
+        DiffusersSolver(DiscreteProcess(torch.tensor([1e-5, 1e-6])), "heun", 2)
     with pytest.raises(UnknownName, match="Did you mean 'dpm-solver\\+\\+'"):
         Request(1, SHAPE, "dpm-solver")
     with pytest.raises(InvalidParameter, match="eta is DDIM's noise"):

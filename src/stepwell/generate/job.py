@@ -1,4 +1,4 @@
-"""Any number of images to disk: shared by processes, resumed where it stopped."""
+"""Any number of images to disk: shared among ranks, resumed where it stopped; and what that costs."""
 
 from __future__ import annotations
 
@@ -6,22 +6,24 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from stepwell.core.digest import weights_digest
 from stepwell.core.errors import InvalidParameter
 from stepwell.core.process import NoiseProcess
 from stepwell.core.ranks import WorkerGroup, meet, share
 from stepwell.data.source import to_pixels
-from stepwell.generate.images import Decode, Request, checked_route, generate, guided
-from stepwell.generate.solvers import CATALOGUE
-from stepwell.generate.write import FolderWriter, NpzWriter, SheetWriter, Writer, identity_of
+from stepwell.generate.images import Decode, Request, conditioned, generate, make_solver
+from stepwell.generate.solvers import SOLVERS
+from stepwell.generate.writers import FolderWriter, NpzWriter, SheetWriter, Writer
 
 
 @dataclass(frozen=True)
 class ImageJob:
-    """A network and what it shall make."""
+    """A network, its process and the images it is to make."""
 
     denoiser: nn.Module
     process: NoiseProcess
@@ -35,22 +37,31 @@ class ImageJob:
         channels, height, width = self.decode(like.new_zeros((1, *self.request.shape))).shape[1:]
         return channels, height, width
 
+    def record(self, count: bool) -> dict[str, Any]:
+        """All that a pixel depends on, so not the batch size; with the `count` of images if asked for."""
+        request = self.request
+        names = ("shape", "solver", "steps", "seed", "labels", "guidance", "eta", "clip")
+        values = {name: getattr(request, name) for name in (*names, *(["count"] if count else []))}
+        values |= {"process": repr(self.process), "weights": weights_digest(self.denoiser.state_dict())}
+        if request.ground_truth is not None:
+            values["originals"] = str(request.ground_truth)
+        return values
+
 
 def write_images(
     job: ImageJob,
     out: Path,
     group: WorkerGroup,
-    progress: Callable[[int, bool], None] = lambda count, made: None,
+    progress: Callable[[int, bool], None] = lambda count, new: None,
 ) -> int:
-    """How many images this process made; `progress` hears of each batch, and whether it was made just now.
+    """Write the images and return how many this rank made; `progress(count, new)` follows every batch.
 
-    Processes share whole batches, since a network rounds differently in another batch: so the files are
-    the same bytes for any number of processes.
+    Ranks share whole batches, since a network rounds differently in another batch: so the files are the same
+    bytes for any number of ranks.
     """
-    writer = writer_of(job, out, group)
+    writer = make_writer(job, out, group)
     if group.rank == 0:
-        identity = identity_of(job.denoiser, job.process, job.request, count=writer.holds_a_fixed_count)
-        writer.prepare(identity)
+        writer.prepare(job.record(count=writer.fixed_count))
     meet(group)
     todo = []
     for batch in share(job.request.batches(), group):
@@ -68,9 +79,9 @@ def write_images(
     return sum(map(len, todo))
 
 
-def writer_of(job: ImageJob, out: Path, group: WorkerGroup) -> Writer:
-    """The writer of an .npz, a .png or else a folder, of a request that can be met."""
-    checked_route(job.denoiser, job.process, job.request)
+def make_writer(job: ImageJob, out: Path, group: WorkerGroup) -> Writer:
+    """The writer of an .npz, a .png or else a folder, if the request can be met."""
+    make_solver(job.denoiser, job.process, job.request)
     count = job.request.count
     if out.suffix == ".npz":
         return NpzWriter(out, count, job.image_shape(), job.request.labels_of(range(count)))
@@ -88,39 +99,37 @@ def writer_of(job: ImageJob, out: Path, group: WorkerGroup) -> Writer:
 
 
 @dataclass(frozen=True)
-class Cost:
-    """Of a whole job."""
+class GenerationCost:
+    """The network evaluations and the time of a whole job."""
 
     evaluations: int
-    """Of the network, for each image."""
+    """Per image."""
     batch_seconds: float
-    """Of one evaluation of one batch, with both halves of guidance."""
+    """Of one evaluation of one batch, guidance included."""
     seconds: float
-    """In all, decoding included, writing not."""
+    """Of all images, decoding included, writing not."""
 
 
 @torch.no_grad()
-def cost_of(job: ImageJob, processes: int) -> Cost:
-    """Measured on one evaluation and one decoding of one batch."""
-    request, solver = job.request, CATALOGUE[job.request.solver]
+def cost_of(job: ImageJob, processes: int) -> GenerationCost:
+    """The cost with so many ranks, measured on one evaluation and one decoding of one batch."""
+    request, solver = job.request, SOLVERS[job.request.solver]
     like = next(job.denoiser.parameters())
     batch = request.batches()[0]
-    x, time_told = like.new_zeros((len(batch), *request.shape)), like.new_zeros(len(batch))
-    found = request.labels_of(batch)
-    labels = None if found is None else torch.tensor(found, device=like.device)
-    shown = request.channels_of(batch, like)
-    network = _seconds(lambda: guided(job.denoiser, x, time_told, labels, request.guidance, shown))
+    x, times = like.new_zeros((len(batch), *request.shape)), like.new_zeros(len(batch))
+    network = conditioned(job.denoiser, request, batch, like)
+    evaluation = _seconds(lambda: network(x, times))
     decoding = _seconds(lambda: job.decode(x))
     rounds = -(-len(request.batches()) // processes)
-    return Cost(
+    return GenerationCost(
         solver.evaluations(request.steps, guided=request.guidance != 1),
-        network,
-        rounds * (solver.evaluations(request.steps) * network + decoding),
+        evaluation,
+        rounds * (solver.evaluations(request.steps) * evaluation + decoding),
     )
 
 
 def _seconds(call: Callable[[], Tensor]) -> float:
-    """Of the second call, up to a result on the host: the first one warms up."""
+    """How long a call takes, up to its result on the host; the first of two warms up."""
     seconds = 0.0
     for _ in range(2):
         begun = time.perf_counter()
