@@ -1,4 +1,4 @@
-"""What the examples train on: the embedded 16x16 Fashion-MNIST, and what each of them tells at its end."""
+"""What the examples train on, the embedded 16x16 Fashion-MNIST, and what each of them returns."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ def images(count: int = 2048, held_out: bool = False) -> Tensor:
 def labels(count: int = 2048, held_out: bool = False) -> Tensor:
     """[N]: 0..9, of the same images."""
     data = load("fashion16", labels=True)
-    found = (data.held_out if held_out else data.train).labels
-    assert found is not None
-    return found[:count]
+    values = (data.held_out if held_out else data.train).labels
+    assert values is not None
+    return values[:count]
 
 
 def latents_of(pixels: Tensor) -> Tensor:
-    """[N, 4, 8, 8] from [N, 1, 16, 16]: what stands for a frozen autoencoder here."""
+    """[N, 4, 8, 8] from [N, 1, 16, 16], in place of a frozen autoencoder."""
     return nn.functional.pixel_unshuffle(pixels, 2)
 
 
 class TextEncoder(nn.Module):
-    """Labels [B] as texts [B, 2, 16]: what stands for a frozen text encoder here."""
+    """Labels [B] as texts [B, 2, 16], in place of a frozen text encoder."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class TextEncoder(nn.Module):
 
 
 def endless(dataloader: DataLoader[Any], batches: int) -> Iterator[Any]:
-    """Epoch after epoch, until so many batches have come."""
+    """Epoch after epoch, until this many batches."""
     while True:
         for batch in dataloader:
             if batches == 0:
@@ -55,7 +55,7 @@ def endless(dataloader: DataLoader[Any], batches: int) -> Iterator[Any]:
 
 
 class Outcome(NamedTuple):
-    """Held-out loss before and after, and the losses on the way as the loop computed them."""
+    """Held-out loss before and after, and every loss of the loop."""
 
     before: float
     after: float

@@ -1,6 +1,6 @@
 """The interfaces of guided-diffusion that DiT shares: a diffusion with `training_losses`, schedule samplers.
 
-Written anew and as short as can be, for the examples; the repositories have the rest.
+A minimal rewrite for the examples; the repositories have the rest.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ScheduleSampler(ABC):
 
 
 class UniformSampler(ScheduleSampler):
-    """Every timestep alike."""
+    """Uniform timesteps."""
 
     def __init__(self, diffusion: GaussianDiffusion) -> None:
         self.count = diffusion.num_timesteps
@@ -54,14 +54,14 @@ class UniformSampler(ScheduleSampler):
 
 
 class LossAwareSampler(ScheduleSampler):
-    """One that the training loop tells its losses."""
+    """One that the training loop reports its losses to."""
 
     @abstractmethod
     def update_with_local_losses(self, local_ts: Tensor, local_losses: Tensor) -> None: ...
 
 
 class MixedPrecisionTrainer:
-    """Backward pass and update in full precision; `optimize` says whether there was one."""
+    """Backward pass and update in full precision; `optimize` returns whether there was an update."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model

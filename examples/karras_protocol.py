@@ -1,6 +1,6 @@
 """The interfaces of EDM (a preconditioned network, a loss object) and of k-diffusion (a Denoiser, a density).
 
-Written anew and as short as can be, for the examples; the repositories have the rest.
+A minimal rewrite for the examples; the repositories have the rest.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class EDMPrecond(nn.Module):
     ) -> Tensor:
         level = sigma.reshape(-1, 1, 1, 1)
         total = (level**2 + SIGMA_DATA**2).sqrt()
-        said = self.model(x / total, level.log().flatten() / 4, class_labels)
-        return SIGMA_DATA**2 / total**2 * x + level * SIGMA_DATA / total * said
+        output = self.model(x / total, level.log().flatten() / 4, class_labels)
+        return SIGMA_DATA**2 / total**2 * x + level * SIGMA_DATA / total * output
 
 
 class Denoiser(nn.Module):
@@ -74,12 +74,12 @@ class Denoiser(nn.Module):
     def forward(self, input: Tensor, sigma: Tensor, **kwargs: Any) -> Tensor:
         level = sigma[:, None, None, None]
         total = (level**2 + SIGMA_DATA**2).sqrt()
-        said = self.inner_model(input / total, sigma.log() / 4, **kwargs)
-        return SIGMA_DATA**2 / total**2 * input + level * SIGMA_DATA / total * said
+        output = self.inner_model(input / total, sigma.log() / 4, **kwargs)
+        return SIGMA_DATA**2 / total**2 * input + level * SIGMA_DATA / total * output
 
 
 @torch.no_grad()
-def held_out_loss(denoiser: Callable[..., Tensor], images: Tensor, *told: Tensor) -> float:
+def held_out_loss(denoiser: Callable[..., Tensor], images: Tensor, *labels: Tensor) -> float:
     """EDM's weighted loss at fixed noise levels, one for each quantile of its density."""
     generator, count = torch.Generator().manual_seed(0), len(images)
     places = torch.special.ndtri((torch.arange(count) + 0.5) / count)
@@ -87,4 +87,4 @@ def held_out_loss(denoiser: Callable[..., Tensor], images: Tensor, *told: Tensor
     level = sigma[:, None, None, None]
     noised = images + torch.randn(images.shape, generator=generator) * level
     weight = (level**2 + SIGMA_DATA**2) / (level * SIGMA_DATA) ** 2
-    return (weight * (denoiser(noised, sigma, *told) - images) ** 2).mean().item()
+    return (weight * (denoiser(noised, sigma, *labels) - images) ** 2).mean().item()

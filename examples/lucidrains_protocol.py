@@ -1,6 +1,6 @@
 """The interface of denoising-diffusion-pytorch's GaussianDiffusion: `forward(img, times=, loss_reduction=)`.
 
-Written anew and as short as can be, for the example; the package has the rest.
+A minimal rewrite for the example; the package has the rest.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The interface of SiT's Transport on a linear path: time 0 is noise, 1 is data, drawn inside the loss.
 
-Written anew and as short as can be, for the example; the repository has the rest.
+A minimal rewrite for the example; the repository has the rest.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 
 class ModelType(enum.Enum):
-    """What the network says."""
+    """What the network predicts."""
 
     NOISE, SCORE, VELOCITY = 1, 2, 3
 
 
 class WeightType(enum.Enum):
-    """What its loss is weighted by."""
+    """The weight of its loss."""
 
     NONE, VELOCITY, LIKELIHOOD = 1, 2, 3
 
@@ -45,7 +45,7 @@ class Transport:
         self.train_eps = self.sample_eps = 0.0 if model_type is ModelType.VELOCITY else 1e-3
 
     def check_interval(self, train_eps: float, sample_eps: float) -> tuple[float, float]:
-        """Where time begins and ends in training."""
+        """The ends of time in training."""
         return (0, 1) if self.model_type is ModelType.VELOCITY else (train_eps, 1 - train_eps)
 
     def sample(self, x1: Tensor) -> tuple[Tensor, Tensor, Tensor]:

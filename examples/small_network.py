@@ -21,23 +21,23 @@ class SmallNetwork(nn.Module):
         self.labels = nn.Embedding(classes, EMBEDDING) if classes else None
         self.into = nn.Conv2d(4, width, 3, padding=1)
         self.blocks = nn.ModuleList(nn.Conv2d(width, width, 3, padding=1) for _ in range(4))
-        self.told = nn.ModuleList(nn.Linear(EMBEDDING, 2 * width) for _ in range(4))
+        self.films = nn.ModuleList(nn.Linear(EMBEDDING, 2 * width) for _ in range(4))
         self.out = nn.Conv2d(width, 4, 3, padding=1)
         nn.init.zeros_(self.out.weight)
         nn.init.zeros_(self.out.bias)
 
     def forward(self, x: Tensor, time: Tensor, y: Tensor | None = None) -> Tensor:
-        told = self._embedded(time.reshape(-1).float() / self.time_scale)
+        embedding = self._embedded(time.reshape(-1).float() / self.time_scale)
         if self.labels is not None and y is not None:
-            told = told + self.labels(y)
+            embedding = embedding + self.labels(y)
         h = self.into(F.pixel_unshuffle(x, 2))
-        for block, film in zip(self.blocks, self.told, strict=True):
-            scale, shift = film(told)[:, :, None, None].chunk(2, dim=1)
+        for block, film in zip(self.blocks, self.films, strict=True):
+            scale, shift = film(embedding)[:, :, None, None].chunk(2, dim=1)
             h = h + block(F.silu(F.group_norm(h, 8) * (1 + scale) + shift))
         return F.pixel_shuffle(self.out(F.silu(h)), 2)
 
     def _embedded(self, time: Tensor) -> Tensor:
-        """[B, 64]: waves of several lengths."""
+        """[B, 64]: sines and cosines of several frequencies."""
         angles = time[:, None] * torch.logspace(0, 2, EMBEDDING // 2, device=time.device)
         return torch.cat([angles.sin(), angles.cos()], dim=1)
 

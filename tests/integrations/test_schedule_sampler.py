@@ -95,15 +95,14 @@ def test_master_parameters_are_told_apart_and_explicit_turns_help() -> None:
             diffusion.training_losses(network, x, t)["loss"].mean().backward()
             if explicit:
                 pacer.before_update()
-            if overflows:
-                continue
-            for copied, own in zip(master, network.parameters(), strict=True):
-                copied.grad = own.grad
-            opt.step()
-            for copied, own in zip(master, network.parameters(), strict=True):
-                own.data.copy_(copied.data)
+            if not overflows:
+                for copied, own in zip(master, network.parameters(), strict=True):
+                    copied.grad = own.grad
+                opt.step()
+                for copied, own in zip(master, network.parameters(), strict=True):
+                    own.data.copy_(copied.data)
             if explicit:
-                pacer.after_update()
+                pacer.after_update(skipped=overflows)
 
     quick = stepwell.sampler("neyman", ready.process, **QUICK)
     hooked = Pacer(quick, diffusion, loss_at=ready).attach(opt)
