@@ -10,12 +10,15 @@ from markdown_tables import table
 from method_pages import ENTRIES
 from mkdocs.structure.files import File, Files
 
+from stepwell.runs.metrics import CURVES, SCORED
+
 ROOT = Path(__file__).parents[2]
 RECORDS = {"results/records.md": "RESULTS.md", "results/log.md": "LOG.md"}
 """Written by scripts and by hand into benchmarks/: one copy, read when the site is built."""
 INTEGRATIONS = ROOT / "src" / "stepwell" / "integrations"
 _MODULES = "<!-- every integration -->"
 _LOOPS = "<!-- every loop -->"
+_METRICS = "<!-- every metric -->"
 _PLACE = re.compile(r"`([\w/]+\.py)::([\w.]+)`(,?)")
 
 
@@ -32,8 +35,24 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """List the integrations: their pages, and their modules for the reference."""
     if page.file.src_uri == "equations.md":
         return _PLACE.sub(_place, markdown)
+    if page.file.src_uri == "results.md":
+        return markdown.replace(_METRICS, metrics())
     references = "\n\n".join(f"::: stepwell.integrations.{name}" for name in modules())
     return markdown.replace(_MODULES, references).replace(_LOOPS, _loops(page.meta.get("loops", {})))
+
+
+def metrics() -> str:
+    """The table of all metrics."""
+    rows = [
+        (
+            metric.title,
+            f"`{metric.key}`",
+            "higher" if metric.higher_is_better else "lower",
+            metric.error_title if metric.heading or metric in CURVES else "–",
+        )
+        for metric in (*CURVES, *SCORED)
+    ]
+    return table(("metric", "recorded as", "better", "ratios are of"), rows)
 
 
 def _place(found: re.Match[str]) -> str:

@@ -58,7 +58,10 @@ def test_generate_evaluate_and_export(run: Path, tmp_path: Path, capsys: pytest.
     assert bits["total"] == pytest.approx(bits["decoder"] + bits["diffusion"] + bits["prior"])
     assert found["fashion16_features"]["frechet_distance"] > 0
     assert main(["evaluate", str(run), "-n", "0"]) == 0
-    assert "bits per dimension, total" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "  bits per dimension  " in text
+    assert "  simple loss  " in text
+    assert "  bound  " in text
     assert main(["export", str(run), "--out", str(tmp_path / "pipeline")]) == 0
     assert (tmp_path / "pipeline" / "model_index.json").exists()
     assert "is not empty" in refused(capsys, "export", str(run), "--out", str(tmp_path / "pipeline"))

@@ -16,6 +16,7 @@ pytest.importorskip("mkdocs", reason="the site needs the docs extra: pip install
 
 import stepwell
 from stepwell.catalogue.find import SAMPLERS, WEIGHTINGS
+from stepwell.runs.metrics import CURVES, SCORED
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]  # a busy machine takes its time
 FETCHED = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src", "video": "src"}
@@ -112,3 +113,8 @@ def test_the_reference_has_the_integrations_that_pages_name(site: Path) -> None:
     found = hook("site_pages").modules()
     assert {"density", "lightning", "schedule_sampler"} <= set(found)
     assert all(f'id="stepwell.integrations.{name}"' in page for name in found)
+
+
+def test_every_metric_is_in_the_table_of_results(site: Path) -> None:
+    page = (site / "results" / "index.html").read_text()
+    assert all(f"<code>{metric.key}</code>" in page for metric in (*CURVES, *SCORED))

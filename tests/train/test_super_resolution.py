@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from stepwell.recipes.load import load
 from stepwell.recipes.schema import BadRecipe
 from stepwell.recipes.score import Effort, score
 from stepwell.recipes.training import evaluation_of
+from stepwell.runs.metrics import SCORED
 
 METHODS = ["neyman:strata=3,every_steps=2,images=4", "alignment:strata=3,every_steps=2,images=2",
            "beta-policy:every_steps=2,queue=4,grid=6,subset=2"]  # fmt: skip
@@ -95,6 +97,7 @@ def test_an_image_depends_on_its_own_small_image_and_not_on_its_batch(run: Path,
 def test_a_score_says_how_near_the_originals_are(run: Path) -> None:
     made, effort = trained(run), Effort(bits_images=4, bits_timesteps=3, generated=70, steps=2, reference=300)
     found = score(made, effort)
+    assert not any(math.isnan(metric.read(found)) for metric in SCORED)
     near = found["super_resolution"]
     x0 = made.data.held_out.examples(torch.arange(70))
     plain = psnr(to_pixels(upsampled(downsampled(x0, 4), 4)), to_pixels(x0))

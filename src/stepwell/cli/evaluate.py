@@ -1,4 +1,4 @@
-"""`stepwell evaluate`: how good a trained run is, or how far two sets of images are apart."""
+"""`stepwell evaluate`: the metrics of a trained run, or the distances between two sets of images."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ images, or fashion16.
   stepwell evaluate mine.npz cifar10/train --weights pt_inception-2015-12-05-6726825d.pth
   torchrun --nproc_per_node 2 -m stepwell evaluate mine.npz cifar10/train
 
-Only distances on Inception's features are FID and KID. Inception's weights are looked for in --weights,
-$STEPWELL_INCEPTION, ~/.cache/stepwell and torch.hub's cache, else fetched once. Features are kept in
+Only distances on Inception's features are FID and KID. Inception's weights are read from --weights,
+$STEPWELL_INCEPTION, ~/.cache/stepwell or torch.hub's cache, else downloaded once. Features are kept in
 ~/.cache/stepwell/features ($STEPWELL_CACHE; 8 kB an image for inception), so that a command that was stopped
 continues where it was and a reference is computed once. They can be deleted at any time."""
 
@@ -46,15 +46,15 @@ def register(verbs: Any) -> None:
     )
     verb.add_argument(
         "-n", "--generated", type=int, default=None, metavar="COUNT",
-        help="run: images made for the distances (1000; 0: none); sets: so many of each, evenly spread (all)",
+        help="run: images to generate (1000; 0: none); sets: images of each, evenly spread (all)",
     )  # fmt: skip
     verb.add_argument("--json", action="store_true", help="for programs")
     of_run = verb.add_argument_group("of a run")
     of_run.add_argument("--steps", type=int, default=None, help="denoising steps; by default the recipe's")
     of_run.add_argument(
-        "--checkpoint", type=int, metavar="STEP", help="the weights after this step; the newest"
+        "--checkpoint", type=int, metavar="STEP", help="the weights after this step (default: the newest)"
     )
-    of_run.add_argument("--raw", action="store_true", help="the last weights, not their average")
+    of_run.add_argument("--raw", action="store_true", help="the last weights instead of their moving average")
     evaluate_sets.add_options(verb.add_argument_group("of two sets"))
     verb.set_defaults(run=run)
 
