@@ -26,8 +26,7 @@ from stepwell.recipes.experiment import experiment
 from stepwell.recipes.load import load
 from stepwell.recipes.training import loop_settings, training_of
 from stepwell.runs.directory import Run
-from stepwell.train.clock import Clock
-from stepwell.train.duties import Duties, Hooks, Position
+from stepwell.train.recorder import Clock, Hooks, Position, Recorder
 from stepwell.train.step import train_step
 
 RECORD_EVERY = 50
@@ -82,14 +81,14 @@ class Ours:
         self.run.open({}, frozenset())
         hooks = Hooks(lambda n: {}, lambda s, v: None, lambda v, s: None, lambda t: None)
         self.at = Position(0, Clock())
-        self.duties = Duties(self.training, self.run, loop_settings(made, 1), hooks, self.at)
+        self.recorder = Recorder(self.training, self.run, loop_settings(made, 1), hooks, self.at)
 
     def step(self) -> None:
         report = train_step(self.training, self.at.step)
         self.at.step += 1
-        self.duties.watch(report)
+        self.recorder.check(report)
         if self.at.step % RECORD_EVERY == 0:
-            self.duties.record(report)
+            self.recorder.record(report)
 
 
 def seconds(step: object, count: int) -> float:

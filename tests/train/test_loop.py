@@ -13,10 +13,9 @@ from small_runs import records_without_clock, small_run, words
 from stepwell.recipes.load import load
 from stepwell.recipes.run import run_plan
 from stepwell.train import loop
-from stepwell.train.clock import Clock
-from stepwell.train.duties import DENSITY_POINTS, TrainingStopped
 from stepwell.train.ema import Ema
 from stepwell.train.learning_rate import Warmup
+from stepwell.train.recorder import DENSITY_POINTS, Clock, TrainingStopped
 
 
 def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_checkpoint(
@@ -64,7 +63,7 @@ def test_training_lowers_the_held_out_loss(tmp_path: Path) -> None:
 
 def test_the_clock_stands_still_while_paused(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("stepwell.train.clock.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("stepwell.train.recorder.time.perf_counter", lambda: now[0])
     clock = Clock(10.0)
     now[0] = 2.0
     with clock.paused(), clock.paused():

@@ -1,4 +1,4 @@
-"""Runs, checkpoints and exports of version 0.1.0 (commit 0ed6321) still open, and a run goes on as it did there.
+"""Runs, checkpoints and exports of version 0.1.0 (0ed6321) still open, and a run goes on as it did there.
 
 `tests/old_version/run` was trained to step 8 by that commit and exported by it; `continued.json` is what the
 same commit recorded when it went on to step 12.

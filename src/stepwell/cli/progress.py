@@ -77,7 +77,7 @@ class Rate:
 
 
 class Progress(Bar):
-    """Steps, rate, time left, loss and where the sampler looks."""
+    """Steps, rate, time left, loss and the median of the timesteps drawn."""
 
     def __init__(self, steps: int) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class Progress(Bar):
         if self._rate is None:
             # A resumed run begins somewhere, and what is made once takes time before the first step.
             self._rate = Rate(step)
-        note = f"loss {values['loss']:.4f}, {self._rate(step):.1f} steps/s, looks at {values['looks']}"
+        note = f"loss {values['loss']:.4f}, {self._rate(step):.1f} steps/s, median u {values['median u']:.2f}"
         self.update("training steps", step, self._steps, note)
 
 

@@ -21,8 +21,8 @@ from stepwell.recipes.training import accelerator_of, evaluation_of, loop_settin
 from stepwell.runs.directory import ENVIRONMENT, Run, RunError, environment
 from stepwell.runs.io import write_json
 from stepwell.train import checkpoint
-from stepwell.train.duties import Hooks, Position
 from stepwell.train.loop import train
+from stepwell.train.recorder import Hooks, Position
 from stepwell.train.step import Training
 
 Say = Callable[[str], None]

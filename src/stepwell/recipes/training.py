@@ -15,9 +15,9 @@ from stepwell.evaluate.bands import HeldOutLoss
 from stepwell.pacer import Pacer
 from stepwell.recipes.experiment import Experiment
 from stepwell.recipes.schema import Recipe
-from stepwell.train.duties import LoopSettings
 from stepwell.train.ema import Ema
 from stepwell.train.learning_rate import Warmup
+from stepwell.train.recorder import LoopSettings
 from stepwell.train.step import Training
 
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: finish the step on all ranks, save, leave."""
+"""The training loop: resume, step, record, evaluate, save, and stop cleanly at Ctrl-C or SIGTERM."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from accelerate.utils import broadcast_object_list
 from stepwell.runs.directory import Run
 from stepwell.train import checkpoint
 from stepwell.train.checkpoint import to_device
-from stepwell.train.clock import Clock
-from stepwell.train.duties import Duties, Hooks, LoopSettings, Position, TrainingStopped, due
+from stepwell.train.recorder import Clock, Hooks, LoopSettings, Position, Recorder, TrainingStopped, due
 from stepwell.train.step import Training, train_step
 
 
 class Interrupt:
-    """Catches the first signal; a second one stops at once, as usual."""
+    """Catches the first SIGINT or SIGTERM so that the step is saved; a second one stops at once."""
 
     def __init__(self, accelerator: Accelerator) -> None:
         self._accelerator = accelerator
@@ -32,7 +31,7 @@ class Interrupt:
             try:
                 self._before[number] = signal.signal(number, self._catch)
             except ValueError:
-                # Not the main thread: whoever runs us there handles signals.
+                # Not the main thread: signals are the caller's business there.
                 break
         return self
 
@@ -47,7 +46,7 @@ class Interrupt:
         signal.signal(number, self._before[number])
 
     def agree(self, over: bool) -> tuple[bool, bool]:
-        """Whether any rank was interrupted, or is over: all ranks ask in every step and hear the same."""
+        """Whether any rank was interrupted, and whether any is over; all ranks get the same answer."""
         if self._accelerator.num_processes == 1:
             return self._caught, over
         flags: Any = torch.tensor([float(self._caught), float(over)], device=self._accelerator.device)
@@ -58,23 +57,23 @@ class Interrupt:
 def train(training: Training, run: Run | None, settings: LoopSettings, hooks: Hooks) -> Position:
     """Train until the limit is reached, from the newest checkpoint if there is one; `run` on rank 0 only."""
     at = resume(training, run, settings, hooks)
-    duties = Duties(training, run, settings, hooks, at)
+    recorder = Recorder(training, run, settings, hooks, at)
     if at.step == 0:
-        duties.evaluate()
+        recorder.evaluate()
     over = at.finished(settings.limit)
     with Interrupt(training.accelerator) as interrupt:
         while not over:
             report = train_step(training, at.step)
             at.step += 1
-            duties.watch(report)
+            recorder.check(report)
             # Ranks have their own clocks: whether time is up is agreed upon, as an interruption is.
             interrupted, over = interrupt.agree(at.finished(settings.limit))
             if due(at.step, settings.record_every) or over:
-                duties.record(report)
+                recorder.record(report)
             if due(at.step, settings.evaluate_every) or over:
-                duties.evaluate()
+                recorder.evaluate()
             if due(at.step, settings.checkpoint_every) or interrupted or over:
-                duties.save()
+                recorder.save()
             if interrupted and not over:
                 hooks.say(f"Stopped at step {at.step} and saved. Run the same command again to go on.")
                 break
@@ -84,60 +83,61 @@ def train(training: Training, run: Run | None, settings: LoopSettings, hooks: Ho
 def resume(training: Training, run: Run | None, settings: LoopSettings, hooks: Hooks) -> Position:
     """Continue from the newest good checkpoint; every rank reads the same one."""
     folder = checkpoint_folder(training, run)
-    found, wrong = checkpoint.newest(folder)
-    for message in wrong:
+    stored, damaged = checkpoint.newest(folder)
+    for message in damaged:
         hooks.say(f"Passing over {message}")
-    if found is None and wrong:
+    if stored is None and damaged:
         raise TrainingStopped(
             f"none of the checkpoints in {folder} can be read: move them away to start from nothing."
         )
-    if found is None:
+    if stored is None:
         if run is not None:
             run.cut_metrics(0)
         return Position(0, Clock())
     world = training.accelerator.num_processes
-    if found.info["world"] != world and not settings.inexact:
+    if stored.info["world"] != world and not settings.inexact:
         raise TrainingStopped(
-            f"the run was trained by {found.info['world']} processes and cannot go on exactly with {world}: "
+            f"the run was trained by {stored.info['world']} processes and cannot go on exactly with {world}: "
             "use as many, or add --inexact to go on with other draws."
         )
-    if found.info["data_images"] != settings.data_images and not settings.inexact:
+    if stored.info["data_images"] != settings.data_images and not settings.inexact:
         raise TrainingStopped(
-            f"the training data have {settings.data_images} images and had {found.info['data_images']}: a "
+            f"the training data have {settings.data_images} images and had {stored.info['data_images']}: a "
             "different size changes the shuffle. Restore them, add --inexact to go on all the same, or use "
             "another out=."
         )
-    restore(training, found)
+    restore(training, stored)
     if run is not None:
-        run.cut_metrics(found.info["metrics_bytes"])
-    hooks.say(f"Resumed at step {found.info['step']}.")
-    at = Position(found.info["step"], Clock(found.info["seconds"]))
-    at.diagnostics.load_state_dict(found.tree.get("diagnostics", {}))
+        run.cut_metrics(stored.info["metrics_bytes"])
+    hooks.say(f"Resumed at step {stored.info['step']}.")
+    at = Position(stored.info["step"], Clock(stored.info["seconds"]))
+    at.warnings.load_state_dict(stored.tree.get("diagnostics", {}))
     return at
 
 
 def checkpoint_folder(training: Training, run: Run | None) -> Path:
-    """The checkpoint folder, told to every rank."""
+    """The checkpoint folder, broadcast to every rank."""
     shared = [None if run is None else str(run.checkpoints)]
     if training.accelerator.num_processes > 1:
         broadcast_object_list(shared)
     return Path(str(shared[0]))
 
 
-def restore(training: Training, found: checkpoint.Checkpoint) -> None:
+def restore(training: Training, stored: checkpoint.Checkpoint) -> None:
     """Put a checkpoint's state back."""
-    network = training.network
-    tree = found.tree
-    wanted = {name: tuple(value.shape) for name, value in network.state_dict().items()}
-    stored = {name: tuple(value.shape) for name, value in tree["model"].items()}
-    if wanted != stored:
-        differing = sorted(k for k in wanted.keys() | stored.keys() if wanted.get(k) != stored.get(k))
+    network, tree = training.network, stored.tree
+    wanted, kept = (
+        {name: tuple(value.shape) for name, value in tensors.items()}
+        for tensors in (network.state_dict(), tree["model"])
+    )
+    if wanted != kept:
+        differing = sorted(k for k in wanted.keys() | kept.keys() if wanted.get(k) != kept.get(k))
         raise TrainingStopped(
-            f"the checkpoint of step {found.info['step']} belongs to another model: {len(differing)} tensors "
-            f"differ, the first is {differing[0]}. Train with the model it was made with, or another out=."
+            f"the checkpoint of step {stored.info['step']} is of another model: {len(differing)} tensors "
+            f"differ, the first is {differing[0]}. Train with its model, or use another out=."
         )
     network.load_state_dict(tree["model"])
     training.optimizer.load_state_dict(to_device(tree["optimizer"], training.accelerator.device))
     training.ema.load(tree["ema"])
     training.pacer.load_state_dict(tree["pacer"])
-    training.pacer.seconds = found.info.get("sampler_seconds", 0.0)
+    training.pacer.seconds = stored.info.get("sampler_seconds", 0.0)

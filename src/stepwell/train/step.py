@@ -1,4 +1,4 @@
-"""One training step, as a straight line."""
+"""One training step, top to bottom."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from stepwell.train.learning_rate import Warmup
 
 @dataclass
 class Training:
-    """Everything a step needs, made once."""
+    """Everything that a step needs."""
 
     accelerator: Accelerator
     denoiser: nn.Module
@@ -54,22 +54,26 @@ class Training:
         return x0, self.conditioning.of(x0, labels)
 
     def synchronised(self, last: bool) -> Any:
-        """Gradients are summed over ranks in the last micro-batch only."""
+        """Gradients are synchronised over ranks in the last micro-batch only."""
         return nullcontext() if last else self.accelerator.no_sync(self.denoiser)
 
 
 @dataclass(frozen=True)
-class Report:
-    """What one step did; tensors stay on the device until somebody reads them."""
+class StepReport:
+    """What one step did; tensors stay on the device until they are read."""
 
     loss: Tensor
     plain: Tensor
     gradient_norm: Tensor
     u: Tensor
-    """[accumulate * B] of this rank."""
+    """[accumulate * B]: unit times of this rank."""
     losses: Tensor
-    """[accumulate * B]: plain."""
+    """[accumulate * B]: plain losses."""
     sampler: Metrics
+
+    def progress(self) -> dict[str, float]:
+        """What a progress line shows."""
+        return {"loss": float(self.plain), "median u": float(self.u.median())}
 
 
 def normal(x0: Tensor, tick: Tick) -> Tensor:
@@ -100,7 +104,7 @@ def optimizer_step(t: Training) -> bool:
     return bool(scaler.get_scale() < before)
 
 
-def train_step(t: Training, step: int) -> Report:
+def train_step(t: Training, step: int) -> StepReport:
     """Draw timesteps, denoise, update, learn."""
     rank, world = t.accelerator.process_index, t.accelerator.num_processes
     seed_dropout(Tick(t.seed, step, 0, rank, world), t.accelerator.device)
@@ -125,6 +129,6 @@ def train_step(t: Training, step: int) -> Report:
     skipped = optimizer_step(t)
     t.optimizer.zero_grad()
     t.ema.step(step)
-    heard = t.pacer.after_update(skipped)
+    metrics = t.pacer.after_update(skipped)
     u, plain = torch.cat(times), torch.cat(plains)
-    return Report(total, plain.mean(), norm, u, plain, heard)
+    return StepReport(total, plain.mean(), norm, u, plain, metrics)

@@ -166,8 +166,7 @@ def _train(training: Training, steps: range, quiet: bool) -> None:
         for step in steps:
             report = train_step(training, step)
             if progress is not None:
-                looks = f"{float(report.u.median()):.2f} of time"
-                progress.at(step + 1, {"loss": float(report.plain), "looks": looks})
+                progress.at(step + 1, report.progress())
 
 
 def whole_numbers(option: str, given: str | None) -> list[int]:

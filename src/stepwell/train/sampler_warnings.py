@@ -1,4 +1,4 @@
-"""Warnings in plain words when what a sampler reports says that it no longer helps."""
+"""Warnings when the metrics that a sampler reports show that it no longer helps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 PATIENCE = 3
-"""Readings in a row that it takes to warn, or to take a warning back: one batch may be a fluke."""
+"""Readings in a row before a warning is given or withdrawn: one batch may be an outlier."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Detector:
     limit: float
     calm: float
     advice: str
-    """With {share}: what was read, in per cent."""
+    """What to tell the user; {share} is the metric in per cent."""
 
     def alarmed(self, value: float) -> bool:
         """Whether the value is beyond the limit, on the side away from `calm`."""
@@ -79,16 +79,16 @@ DETECTORS = (
 class _Reading:
     warned: bool = False
     streak: int = 0
-    """Readings in a row that speak for the other state than `warned`."""
+    """Readings in a row that would change `warned`."""
 
 
-class Diagnostics:
-    """Hears every record of a run; warns once for each detector, and again only after it had calmed down."""
+class SamplerWarnings:
+    """Checks every record of a run; each detector warns once, and again only after its metric was calm."""
 
     def __init__(self) -> None:
         self._readings = {detector.name: _Reading() for detector in DETECTORS}
 
-    def hear(self, values: Mapping[str, float]) -> list[str]:
+    def check(self, values: Mapping[str, float]) -> list[str]:
         """The warnings that these values of one record call for."""
         found = []
         for detector in DETECTORS:
@@ -104,7 +104,7 @@ class Diagnostics:
         return found
 
     def state_dict(self) -> dict[str, Any]:
-        """What was heard, so that a resumed run warns as one that was never stopped."""
+        """What has been warned about, so that a resumed run warns like one that was never stopped."""
         return {name: {"warned": r.warned, "streak": r.streak} for name, r in self._readings.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

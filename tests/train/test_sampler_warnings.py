@@ -15,7 +15,7 @@ from small_runs import assert_same_run, records_without_clock, small_run, words
 from stepwell.recipes.load import load
 from stepwell.recipes.run import run_plan
 from stepwell.train import loop
-from stepwell.train.diagnostics import DETECTORS, PATIENCE, Detector, Diagnostics
+from stepwell.train.sampler_warnings import DETECTORS, PATIENCE, Detector, SamplerWarnings
 
 EXTREMES = {
     "sampler/top_tenth_mass": (0.95, 0.4),
@@ -35,8 +35,8 @@ WORDS = {
 }
 
 
-def heard(diagnostics: Diagnostics, metric: str, values: list[float]) -> list[str]:
-    return [message for value in values for message in diagnostics.hear({metric: value, "loss": 1.0})]
+def heard(diagnostics: SamplerWarnings, metric: str, values: list[float]) -> list[str]:
+    return [message for value in values for message in diagnostics.check({metric: value, "loss": 1.0})]
 
 
 def test_every_detector_is_tested_here() -> None:
@@ -47,7 +47,7 @@ def test_every_detector_is_tested_here() -> None:
 @pytest.mark.parametrize("detector", DETECTORS, ids=lambda detector: detector.name)
 def test_it_warns_once_until_things_are_good_again(detector: Detector) -> None:
     bad, good = EXTREMES[detector.metric]
-    diagnostics = Diagnostics()
+    diagnostics = SamplerWarnings()
     assert heard(diagnostics, detector.metric, [good] * 10 + [bad] * (PATIENCE - 1)) == []
     (message,) = heard(diagnostics, detector.metric, [bad] * 20)
     assert WORDS[detector.metric] in message
@@ -59,7 +59,7 @@ def test_it_warns_once_until_things_are_good_again(detector: Detector) -> None:
 def test_between_its_two_bounds_nothing_changes(detector: Detector) -> None:
     bad, _ = EXTREMES[detector.metric]
     middle = (detector.limit + detector.calm) / 2
-    diagnostics = Diagnostics()
+    diagnostics = SamplerWarnings()
     assert heard(diagnostics, detector.metric, [middle] * 10) == []
     heard(diagnostics, detector.metric, [bad] * PATIENCE)
     assert heard(diagnostics, detector.metric, [middle] * 10 + [bad] * 10) == []
@@ -69,20 +69,20 @@ def test_between_its_two_bounds_nothing_changes(detector: Detector) -> None:
 def test_a_state_taken_at_any_moment_continues(stop: int) -> None:
     values = [0.1] * (PATIENCE + 1) + [0.9] * PATIENCE + [0.1] * PATIENCE
     metric = "sampler/effective_sample_share"
-    whole = [Diagnostics.hear(d, {metric: v}) for d in [Diagnostics()] for v in values]
-    first, second = Diagnostics(), Diagnostics()
-    found = [first.hear({metric: value}) for value in values[:stop]]
+    whole = [SamplerWarnings.check(d, {metric: v}) for d in [SamplerWarnings()] for v in values]
+    first, second = SamplerWarnings(), SamplerWarnings()
+    found = [first.check({metric: value}) for value in values[:stop]]
     second.load_state_dict(first.state_dict())
-    found += [second.hear({metric: value}) for value in values[stop:]]
+    found += [second.check({metric: value}) for value in values[stop:]]
     assert found == whole
     assert sum(map(len, whole)) == 2
 
 
 def test_values_that_are_missing_or_not_numbers_say_nothing() -> None:
-    diagnostics = Diagnostics()
+    diagnostics = SamplerWarnings()
     for _ in range(10):
-        assert diagnostics.hear({"loss": 0.1}) == []
-        assert diagnostics.hear({metric: float("nan") for metric in EXTREMES}) == []
+        assert diagnostics.check({"loss": 0.1}) == []
+        assert diagnostics.check({metric: float("nan") for metric in EXTREMES}) == []
 
 
 @pytest.fixture

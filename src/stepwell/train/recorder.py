@@ -1,9 +1,10 @@
-"""How long to train, what to do once in a while, and where training is."""
+"""Between two steps: check the loss, record metrics, evaluate, save; and how far training is."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,13 +15,39 @@ from stepwell.core.errors import StepwellError
 from stepwell.runs.directory import Run
 from stepwell.runs.limit import Limit
 from stepwell.train import checkpoint
-from stepwell.train.clock import Clock
-from stepwell.train.diagnostics import Diagnostics
-from stepwell.train.step import Report, Training
+from stepwell.train.sampler_warnings import SamplerWarnings
+from stepwell.train.step import StepReport, Training
+
+DENSITY_POINTS = 50
+"""Unit times at which an evaluation records the sampler's density."""
 
 
 class TrainingStopped(StepwellError):
     """Training cannot go on; what was saved is still good."""
+
+
+class Clock:
+    """Training seconds: they stop during evaluation, and continue from `seconds` after a resume."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self._before, self._started = seconds, time.perf_counter()
+        self._paused = 0
+
+    @property
+    def seconds(self) -> float:
+        """Training seconds so far."""
+        return self._before + (0.0 if self._paused else time.perf_counter() - self._started)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Time inside does not count."""
+        self._before = self.seconds
+        self._paused += 1
+        try:
+            yield
+        finally:
+            self._paused -= 1
+            self._started = time.perf_counter()
 
 
 @dataclass(frozen=True)
@@ -57,7 +84,7 @@ class Position:
 
     step: int
     clock: Clock
-    diagnostics: Diagnostics = field(default_factory=Diagnostics)
+    warnings: SamplerWarnings = field(default_factory=SamplerWarnings)
 
     def finished(self, limit: Limit) -> bool:
         """Whether steps or seconds are used up."""
@@ -65,46 +92,44 @@ class Position:
 
 
 def due(step: int, every: int) -> bool:
-    """Whether a duty falls on this step."""
+    """Whether something that happens every so many steps happens at this one."""
     return every > 0 and step % every == 0
 
 
-DENSITY_POINTS = 50
-
-
-class Duties:
-    """What is done between steps: rank 0 writes, the others keep in step."""
+class Recorder:
+    """What happens between steps: rank 0 writes, the others wait."""
 
     def __init__(
         self, training: Training, run: Run | None, settings: LoopSettings, hooks: Hooks, at: Position
     ) -> None:
         self.training, self.run, self.settings, self.hooks, self.at = training, run, settings, hooks, at
         self._last_progress = 0.0
-        self._report: Report | None = None
+        self._report: StepReport | None = None
 
-    def watch(self, report: Report) -> None:
-        """Stop at a loss that is not finite, while the last checkpoint is still good."""
-        # Reading a value costs nothing on the CPU; elsewhere it would stop the device in every step.
+    def check(self, report: StepReport) -> None:
+        """Stop at a loss that is not finite, while the last checkpoint is still good; show progress."""
         self._report = report
+        # Reading a value costs nothing on the CPU; on a GPU it would wait for the device in every step.
         if report.loss.device.type == "cpu" or due(self.at.step, self.settings.record_every):
             self._require_finite(report)
         now = time.perf_counter()
         if now - self._last_progress > 0.2:
             self._last_progress = now
-            looks = f"{float(report.u.median()):.2f} of time"
-            self.hooks.progress(self.at.step, {"loss": float(report.plain), "looks": looks})
+            self.hooks.progress(self.at.step, report.progress())
 
-    def _require_finite(self, report: Report) -> None:
+    def _require_finite(self, report: StepReport) -> None:
         if bool(torch.isfinite(report.loss) & torch.isfinite(report.gradient_norm)):
             return
         bad = ~torch.isfinite(report.losses)
-        times = training_times(self.training, report.u[bad] if bool(bad.any()) else report.u)
+        u = report.u[bad] if bool(bad.any()) else report.u
+        times = [f"{time:g}" for time in self.training.objective.process.time(u[:8]).tolist()]
+        shown = ", ".join(times + ["..."] * (len(u) > 8))
         raise TrainingStopped(
-            f"the loss or its gradient is not finite at step {self.at.step} (timesteps {times}). Checkpoints "
+            f"the loss or its gradient is not finite at step {self.at.step} (timesteps {shown}). Checkpoints "
             "before it are good: go on from there with a lower lr=, more warm_up_steps= or clip=."
         )
 
-    def record(self, report: Report) -> None:
+    def record(self, report: StepReport) -> None:
         """One line of metrics."""
         if self.run is None:
             return
@@ -118,12 +143,12 @@ class Duties:
         }
         self.run.record({"kind": "train", **self._position(), **values})
         self.hooks.track(values, self.at.step)
-        for message in self.at.diagnostics.hear(values):
+        for message in self.at.warnings.check(values):
             self.run.record({"kind": "warning", **self._position(), "message": message})
             self.hooks.say(f"Warning at step {self.at.step}: {message}")
 
     def evaluate(self) -> None:
-        """The averaged weights' held-out losses, and where the sampler looks; the clock stands still."""
+        """Record held-out losses of the EMA weights and the sampler's density; the clock is paused."""
         if self.settings.evaluate_every == 0:
             return
         with self.at.clock.paused():
@@ -133,17 +158,17 @@ class Duties:
                 with self.training.ema.in_place():
                     values = self.hooks.evaluate(network)
                 network.train()
-                values |= self._where_it_looks()
+                values |= self._densities()
                 self.run.record({"kind": "evaluation", **self._position(), **values})
                 scalars = {name: value for name, value in values.items() if isinstance(value, float)}
                 self.hooks.track(scalars, self.at.step)
             self.training.accelerator.wait_for_everyone()
 
-    def _where_it_looks(self) -> dict[str, Any]:
+    def _densities(self) -> dict[str, Any]:
         """The density of the draws over unit time, and the weight of the losses there (mean 1)."""
         pacer, u = self.training.pacer, centres(DENSITY_POINTS).float()
         density = pacer.sampler.density(u)
-        # Corrected draws weigh as the reference does, whatever the density.
+        # Corrected draws have the weight of the reference density, however they are drawn.
         drawn = density if pacer.sampler.reference is None else pacer.sampler.reference.pdf(u)
         effective = drawn * pacer.weighting(pacer.process, u)
         effective = effective / effective.mean()
@@ -154,7 +179,7 @@ class Duties:
         }
 
     def save(self) -> None:
-        """A checkpoint, by rank 0: every rank holds the same state, and a good one."""
+        """Write a checkpoint on rank 0: every rank holds the same state."""
         if self._report is not None:
             self._require_finite(self._report)
         with self.at.clock.paused():
@@ -165,7 +190,7 @@ class Duties:
                     "ema": self.training.ema.average,
                     "optimizer": self.training.optimizer.state_dict(),
                     "pacer": self.training.pacer.state_dict(),
-                    "diagnostics": self.at.diagnostics.state_dict(),
+                    "diagnostics": self.at.warnings.state_dict(),
                 }
                 info = {
                     **self._position(),
@@ -189,9 +214,3 @@ class Duties:
             "images": self.at.step * self.settings.batch_images,
             "seconds": self.at.clock.seconds,
         }
-
-
-def training_times(training: Training, u: torch.Tensor) -> str:
-    """A few of the process's own times, to name in a message."""
-    times = training.objective.process.time(u[:8]).tolist()
-    return ", ".join(f"{time:g}" for time in times) + (", ..." if len(u) > 8 else "")
