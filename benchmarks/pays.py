@@ -23,11 +23,10 @@ from results import HERE, keep
 
 from stepwell.compare.results import Outcome
 from stepwell.compare.stats import Ratio, end, paired, time_ratio
+from stepwell.runs.metrics import loss
 
 RECORDS = HERE / "records" / "pays"
-BOUND = "objective/vlb"
-SIMPLE = "objective/none"
-MIN_SNR = "objective/min-snr"
+BOUND, SIMPLE, MIN_SNR = (loss(name).key for name in ("bound", "simple", "min-snr"))
 PAIRS = {
     # method: (baseline, the objective it is judged by)
     "neyman": ("uniform", SIMPLE),

@@ -12,10 +12,9 @@ from typing import Any, TypeVar
 
 from stepwell.compare.study import Study
 from stepwell.core.errors import StepwellError
-from stepwell.recipes.schema import MAY_CHANGE
+from stepwell.recipes.schema import SETTINGS, Recipe
 from stepwell.runs.directory import ENVIRONMENT, METRICS, RECIPE
 from stepwell.runs.io import write_json
-from stepwell.runs.limit import Limit
 
 SCORE = "score.json"
 STUDY = "study.json"
@@ -66,7 +65,7 @@ class Outcome:
     def finished(self) -> bool:
         """Whether its steps or its seconds are used up."""
         last = self.evaluations[-1]
-        return Limit(self.recipe["steps"], self.recipe.get("seconds")).reached(last["step"], last["seconds"])
+        return Recipe.from_saved(self.recipe).limit.reached(last["step"], last["seconds"])
 
     def values(self, key: str) -> list[float]:
         """One recorded value over the run's evaluations; NaN where it was not finite."""
@@ -205,16 +204,16 @@ def thinned(values: Sequence[T], most: int) -> list[T]:
 
 Grouped = dict[str, dict[str, list[Outcome]]]
 """Runs by workload, then by method, in the order of their seeds."""
-_OF_THE_RUN = MAY_CHANGE | {"method", "seed", "evaluate_every", "checkpoint_every"}
-"""Settings in which runs of one workload may differ; and the learning rate, which each method may choose."""
+_COMPARED = frozenset(name for name, setting in SETTINGS.items() if setting.compared)
+"""Settings in which runs of one workload may differ."""
 
 
 def group(runs: Sequence[Outcome], study: Study) -> Grouped:
     """Runs by the settings that distinguish workloads, methods in the order of the study."""
-    keys = [_settings(run, _OF_THE_RUN | {"lr"}) for run in runs]
+    keys = [_settings(run, _COMPARED) for run in runs]
     if len({(key, run.method, run.seed) for key, run in zip(keys, runs, strict=True)}) < len(runs):
         # The same method and seed at two learning rates: then the rate is what is compared.
-        keys = [_settings(run, _OF_THE_RUN - {"steps", "seconds"}) for run in runs]
+        keys = [_settings(run, _COMPARED - {"lr", "steps", "seconds"}) for run in runs]
     every = sorted({name for key in keys for name, _ in key})
     differing = [name for name in every if len({dict(key).get(name) for key in keys}) > 1]
     only = _only_name(runs, study)
