@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.catalogue.entry import Entry
-from stepwell.catalogue.spec import split_pair
+from stepwell.catalogue.spec import Spec, split_pair
 
 ROOT = Path(__file__).parents[2]
 RUNS = Path("benchmarks/records/runs")
@@ -61,11 +61,12 @@ def _formula(kind: str, name: str, meta: Mapping[str, Any], path: Path) -> None:
     from stepwell.cli.profile import profile
 
     words = [word for word in str(meta.get("show", "")).split() if "=" in word]
-    spec = (name, dict(split_pair(word) for word in words))
-    profiles = []
-    for process in meta.get("processes", _PROCESSES[:1] if meta.get("taught") else _PROCESSES):
-        chosen = {"sampler": ("uniform", {}), "weighting": ("none", {}), kind: spec}
-        profiles.append(profile(chosen["sampler"], chosen["weighting"], (process, {})))
+    parts = {"sampler": Spec("sampler", "uniform"), "weighting": Spec("weighting", "none")}
+    parts[kind] = Spec(kind, name, dict(split_pair(word) for word in words))  # type: ignore[arg-type]
+    profiles = [
+        profile(parts["sampler"], parts["weighting"], Spec.parse("process", process))
+        for process in meta.get("processes", _PROCESSES[:1] if meta.get("taught") else _PROCESSES)
+    ]
     save([_taught(name, one) for one in profiles] if meta.get("taught") else profiles, path)
 
 
