@@ -24,19 +24,12 @@ from stepwell.core.probe import DecreaseSpec, GradientSpec, ProbeSpec
 from stepwell.core.sampler import Metrics, TimestepSampler
 from stepwell.core.tick import Tick
 from stepwell.pacer import Pacer
-from stepwell.samplers.beta_policy.credit import MIN_MEASUREMENTS, SignificantGains
+from stepwell.samplers.beta_policy.alignment import MIN_MEASUREMENTS, SignificantGains
+from stepwell.samplers.beta_policy.beta import BetaTable, beta_entropy, beta_log_density
+from stepwell.samplers.beta_policy.decrease import select
 from stepwell.samplers.beta_policy.policy import PolicyNetwork
-from stepwell.samplers.beta_policy.rewards import (
-    CORRECTED,
-    PUBLISHED,
-    Rules,
-    advantage,
-    beta_entropy,
-    beta_log_density,
-    select,
-)
+from stepwell.samplers.beta_policy.rewards import CORRECTED, PUBLISHED, Rules, advantage
 from stepwell.samplers.beta_policy.sampler import beta_policy
-from stepwell.samplers.beta_policy.table import BetaTable
 
 LINEAR = stepwell.process("linear")
 Reward = Callable[[Tensor, Tensor], Tensor]

@@ -11,7 +11,7 @@ from torch import Tensor
 import stepwell
 from stepwell.core.density import Uniform, edges, rounded
 from stepwell.core.tick import Tick
-from stepwell.samplers.beta_policy.table import LEAST_BINS, BetaTable
+from stepwell.samplers.beta_policy.beta import LEAST_BINS, BetaTable
 from stepwell.samplers.static import beta, beta_cdf
 
 SHAPES = (0.3, 0.5, 0.974, 1.0, 2.5, 10.0, 30.0)

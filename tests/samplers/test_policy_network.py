@@ -11,18 +11,18 @@ import torch
 from torch import Tensor, nn
 
 from stepwell.core.tick import Tick
+from stepwell.samplers.beta_policy.beta import beta_entropy
 from stepwell.samplers.beta_policy.policy import (
     LARGEST,
     Adam,
+    AdamSettings,
     Bounds,
-    Descent,
     Policy,
     PolicyNetwork,
     SamePolicy,
-    first_shapes,
+    initial_shapes,
     prepared,
 )
-from stepwell.samplers.beta_policy.rewards import beta_entropy
 
 CPU = torch.device("cpu")
 VECTORS = [(6,), (6, 1), (6, 40)]
@@ -32,7 +32,7 @@ SHAPES = VECTORS + IMAGES + OTHERS
 
 
 def policy(bounds: Bounds | None = None, conditional: bool = True, rate: float = 1e-2) -> Policy:
-    return Policy(16, conditional, bounds or Bounds(), Descent(rate))
+    return Policy(16, conditional, bounds or Bounds(), AdamSettings(rate))
 
 
 def noise(*shape: int, seed: int = 0) -> Tensor:
@@ -51,7 +51,7 @@ def test_every_example_starts_at_the_published_shapes(shape: tuple[int, ...], co
 
 
 def test_what_density_says_before_any_draw_is_the_start() -> None:
-    assert torch.allclose(first_shapes(), torch.full((1, 2), 0.9740869842))
+    assert torch.allclose(initial_shapes(), torch.full((1, 2), 0.9740869842))
 
 
 def test_the_network_is_the_official_codes() -> None:
@@ -147,12 +147,12 @@ def test_bounds_leave_the_middle_alone_and_hold() -> None:
 
 def test_outputs_that_make_no_difference_are_brought_back() -> None:
     bounds = Bounds(least=0.5, most=32)
-    assert float(bounds.strain(torch.tensor([[-0.4, 0.5], [0.0, 31.0]]))) == 0
+    assert float(bounds.penalty(torch.tensor([[-0.4, 0.5], [0.0, 31.0]]))) == 0
     far = torch.tensor([[-50.0, 0.5], [0.5, 90.0]]).requires_grad_()
-    bounds.strain(far).backward()
+    bounds.penalty(far).backward()
     assert far.grad is not None
     assert (far.grad.sign() == torch.tensor([[-1.0, 0.0], [0.0, 1.0]])).all()
-    assert float(Bounds().strain(1000 * far.detach())) == 0
+    assert float(Bounds().penalty(1000 * far.detach())) == 0
 
 
 @pytest.mark.parametrize("memory", [0.999, 0.99])
@@ -160,10 +160,10 @@ def test_outputs_that_make_no_difference_are_brought_back() -> None:
 def test_adam_is_torchs(clip: float, memory: float) -> None:
     ours = SamePolicy(CPU) if clip == 1.0 else PolicyNetwork(2, 1, 8, CPU)
     theirs, x = copy.deepcopy(ours), noise(4, 2, 9)
-    rule, betas = Descent(1e-2, clip, memory), (0.9, memory)
+    rule, betas = AdamSettings(1e-2, clip, memory), (0.9, memory)
     adam, torchs = Adam(ours, rule), torch.optim.Adam(theirs.parameters(), lr=1e-2, betas=betas)
     for step in range(12):
-        adam.descend((ours(x) * noise(4, 2, seed=step)).sum())
+        adam.step((ours(x) * noise(4, 2, seed=step)).sum())
         torchs.zero_grad()
         (theirs(x) * noise(4, 2, seed=step)).sum().backward()
         torch.nn.utils.clip_grad_norm_(theirs.parameters(), clip)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from stepwell.core.errors import InvalidParameter, UnknownName
-from stepwell.samplers.beta_policy.rewards import explained, f_statistic, select, spaced
+from stepwell.samplers.beta_policy.decrease import explained, f_statistic, select, spaced
 
 oracle = pytest.importorskip("sklearn.feature_selection")
 

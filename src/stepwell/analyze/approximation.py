@@ -23,7 +23,7 @@ from stepwell.data.batches import Batches
 from stepwell.data.source import ExampleSource
 from stepwell.probes.context import ProbeContext, ProbeSetup
 from stepwell.probes.decrease import Decrease
-from stepwell.samplers.beta_policy.rewards import METHODS, select, spaced
+from stepwell.samplers.beta_policy.decrease import METHODS, select, spaced
 from stepwell.train.step import Training, train_step
 
 Progress = Callable[[int, int], None]

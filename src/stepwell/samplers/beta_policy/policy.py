@@ -1,4 +1,4 @@
-"""The policy network of Kim et al. (2025): from x0 to the two shapes of a Beta density."""
+"""The policy of Kim et al. (2025): a network from x0 to the shapes of a Beta density, and its optimizer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LARGEST = 32
 """The side of an image that the published network is made for."""
 _SIDE, _CHANNELS, _DEPTH = 4, (32, 64, 128), 2
 FIRST_OUTPUT, SMALLEST_SHAPE = 0.5, 1e-5
-"""Of the official code: a = b = softplus(0.5) + 1e-5 = 0.974087 at first."""
+"""As in the official code: a = b = softplus(0.5) + 1e-5 = 0.974087 at first."""
 
 _Operation = Callable[..., Tensor]
 _CONVOLUTION: tuple[_Operation, ...] = (F.conv1d, F.conv2d, F.conv3d)
@@ -29,7 +29,7 @@ _AVERAGE: tuple[_Operation, ...] = (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d
 
 
 def prepared(x0: Tensor, largest: int = LARGEST) -> Tensor:
-    """Examples as a policy sees them: [B, D], or [B, C, ...] with 1 to 3 sides, averaged to `largest`."""
+    """Examples as input of a policy: [B, D], or [B, C, ...] with 1 to 3 sides, averaged to `largest`."""
     x = x0.detach().to(torch.float32)
     if x.dim() <= 2:
         return x.reshape(len(x), -1)
@@ -104,10 +104,10 @@ def _convolution(sides: int) -> _Operation:
 
 
 class SamePolicy(nn.Module):
-    """Two numbers: the same density for every example."""
+    """Two numbers: one density for all examples (conditional=False)."""
 
-    reach = 16.0
-    """One step of Adam moves a network's outputs by many times its rate, since all weights move at once."""
+    gain = 16.0
+    """A step of Adam moves a network's outputs by many times its rate, since all weights move at once."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()
@@ -115,12 +115,12 @@ class SamePolicy(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Two outputs [B, 2] for prepared examples."""
-        return (FIRST_OUTPUT + self.reach * self.numbers).expand(len(x), 2)
+        return (FIRST_OUTPUT + self.gain * self.numbers).expand(len(x), 2)
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """From the network's outputs to shapes a and b, and how far these may go."""
+    """Maps the network's outputs to shapes a and b, and limits these."""
 
     least: float = 0.0
     most: float = math.inf
@@ -129,10 +129,10 @@ class Bounds:
         """softplus(outputs) + 1e-5 [B, 2], each within the bounds."""
         return F.softplus(self._kept(outputs)) + SMALLEST_SHAPE
 
-    def strain(self, outputs: Tensor) -> Tensor:
-        """A loss that brings outputs [B, 2] back to where they make a difference.
+    def penalty(self, outputs: Tensor) -> Tensor:
+        """A loss that brings outputs [B, 2] back inside the bounds, beyond which they change nothing.
 
-        A bend instead would leave a gradient so much smaller than those Adam remembers that they stay there.
+        A smooth limit instead would leave gradients far below those that Adam remembers: outputs would stay.
         """
         return 0.1 * (outputs - self._kept(outputs)).square().mean()
 
@@ -142,14 +142,13 @@ class Bounds:
 
 
 @dataclass(frozen=True)
-class Descent:
-    """How the policy is trained."""
+class AdamSettings:
+    """How the policy is trained: Adam with a clipped gradient."""
 
     learning_rate: float
     clip: float = 1.0
     """Largest norm of the gradient."""
-    memory: float = 0.999
-    """Adam's second beta."""
+    beta2: float = 0.999
 
 
 class Adam:
@@ -158,39 +157,40 @@ class Adam:
     torch's own counts steps in a tensor and reads it back, and its state is not named.
     """
 
-    def __init__(self, network: nn.Module, rule: Descent) -> None:
-        self.network, self.rule = network, rule
+    def __init__(self, network: nn.Module, settings: AdamSettings) -> None:
+        self.network, self.settings = network, settings
         self.first = {name: torch.zeros_like(p) for name, p in network.named_parameters()}
         self.second = {name: torch.zeros_like(p) for name, p in network.named_parameters()}
         self.steps = 0
 
-    def descend(self, loss: Tensor) -> None:
-        """One step down the gradient of a loss; none where that is not finite."""
+    def step(self, loss: Tensor) -> None:
+        """One step on a loss; none if its gradient is not finite."""
         parameters = dict(self.network.named_parameters())
         gradients = torch.autograd.grad(loss, list(parameters.values()))
         norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
-        factor = (self.rule.clip / (norm + 1e-6)).clamp(max=1)
+        factor = (self.settings.clip / (norm + 1e-6)).clamp(max=1)
         self.steps += 1
         for (name, parameter), gradient in zip(parameters.items(), gradients, strict=True):
             self._move(name, parameter, torch.where(norm.isfinite(), gradient * factor, 0.0))
 
     @torch.no_grad()
     def _move(self, name: str, parameter: Tensor, gradient: Tensor) -> None:
-        memory = self.rule.memory
+        beta2 = self.settings.beta2
         first = self.first[name].lerp_(gradient, 0.1)
-        second = self.second[name].mul_(memory).addcmul_(gradient, gradient, value=1 - memory)
-        root = second.sqrt().div_(math.sqrt(1 - memory**self.steps)).add_(1e-8)
-        parameter.addcdiv_(first, root, value=-self.rule.learning_rate / (1 - 0.9**self.steps))
+        second = self.second[name].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        root = second.sqrt().div_(math.sqrt(1 - beta2**self.steps)).add_(1e-8)
+        parameter.addcdiv_(first, root, value=-self.settings.learning_rate / (1 - 0.9**self.steps))
 
     def to(self, device: torch.device) -> None:
-        """Go on with everything on another device."""
+        """Move the network and the moments to another device."""
         self.network.to(device)
         for moments in (self.first, self.second):
             moments.update({name: moment.to(device) for name, moment in moments.items()})
 
     def state_dict(self) -> State:
         weights = {name: parameter.detach().clone() for name, parameter in self.network.named_parameters()}
-        first, second = ({name: m.clone() for name, m in of.items()} for of in (self.first, self.second))
+        first = {name: moment.clone() for name, moment in self.first.items()}
+        second = {name: moment.clone() for name, moment in self.second.items()}
         return {"weights": weights, "first": first, "second": second, "steps": self.steps}
 
     @torch.no_grad()
@@ -203,10 +203,10 @@ class Adam:
 
 
 class Policy:
-    """One network per kind of example (channels, sides), made when the first of it comes."""
+    """One network per kind of example (channels, number of sides), made when the first one arrives."""
 
-    def __init__(self, hidden: int, conditional: bool, bounds: Bounds, rule: Descent) -> None:
-        self._hidden, self._conditional, self._bounds, self._rule = hidden, conditional, bounds, rule
+    def __init__(self, hidden: int, conditional: bool, bounds: Bounds, settings: AdamSettings) -> None:
+        self._hidden, self._conditional, self._bounds, self._settings = hidden, conditional, bounds, settings
         self._trained: dict[str, Adam] = {}
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -216,18 +216,18 @@ class Policy:
     def _outputs(self, x: Tensor) -> Tensor:
         # A mixed-precision loop around the draw would run the convolutions in bfloat16.
         with _full_precision(x.device):
-            outputs: Tensor = self._of(x).network(x)
+            outputs: Tensor = self._network_for(x).network(x)
             return outputs
 
     def improve(self, x: Tensor, loss: Callable[[Tensor], Tensor]) -> Tensor:
-        """One step on a loss of the shapes of x; returns what they were."""
+        """One step on a loss of the shapes of x; returns the shapes before it."""
         with torch.enable_grad():
             outputs = self._outputs(x)
             shapes = self._bounds(outputs)
-            self._of(x).descend(loss(shapes) + self._bounds.strain(outputs))
+            self._network_for(x).step(loss(shapes) + self._bounds.penalty(outputs))
         return shapes.detach()
 
-    def _of(self, x: Tensor) -> Adam:
+    def _network_for(self, x: Tensor) -> Adam:
         kind = f"{x.shape[1]}/{x.dim() - 2}" if self._conditional else "any"
         if kind not in self._trained:
             self._trained[kind] = self._new(kind, x.device)
@@ -243,20 +243,20 @@ class Policy:
             network = PolicyNetwork(channels, sides, self._hidden, device)
         else:
             network = SamePolicy(device)
-        return Adam(network, self._rule)
+        return Adam(network, self._settings)
 
     def state_dict(self) -> State:
         return {kind: trained.state_dict() for kind, trained in self._trained.items()}
 
     def load_state_dict(self, state: State) -> None:
         self._trained = {}
-        for kind, of in state.items():
+        for kind, saved in state.items():
             self._trained[kind] = self._new(kind, torch.device("cpu"))
-            self._trained[kind].load_state_dict(of)
+            self._trained[kind].load_state_dict(saved)
 
 
-def first_shapes() -> Tensor:
-    """The shapes [1, 2] of a policy that has learned nothing."""
+def initial_shapes() -> Tensor:
+    """The shapes [1, 2] of a new policy."""
     return Bounds()(torch.full((1, 2), FIRST_OUTPUT))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,25 +19,17 @@ from stepwell.core.process import NoiseProcess
 from stepwell.core.sampler import Draw, Metrics, State, TimestepSampler, require_kind
 from stepwell.core.tensors import PerExample
 from stepwell.core.tick import Tick
-from stepwell.samplers.beta_policy.credit import (
-    MIN_MEASUREMENTS,
-    AlignmentCredit,
-    Choice,
-    Credit,
-    DecreaseCredit,
-    SignificantGains,
-)
-from stepwell.samplers.beta_policy.policy import Descent, Policy, first_shapes, prepared
-from stepwell.samplers.beta_policy.rewards import CORRECTED, PUBLISHED, Rules, beta_entropy, spaced
-from stepwell.samplers.beta_policy.table import BetaTable
+from stepwell.samplers.beta_policy.alignment import MIN_MEASUREMENTS, AlignmentCredit, SignificantGains
+from stepwell.samplers.beta_policy.beta import BetaTable, beta_entropy
+from stepwell.samplers.beta_policy.decrease import DecreaseCredit, spaced
+from stepwell.samplers.beta_policy.policy import AdamSettings, Policy, initial_shapes, prepared
+from stepwell.samplers.beta_policy.rewards import CORRECTED, PUBLISHED, Credit, Rules
 from stepwell.samplers.gradients import strata_spec
 
-_T = TypeVar("_T")
-
-STRATA = 10
-"""Whose gains pay the policy under credit=alignment: a Beta resolves no more, and fewer are known sooner."""
-_QUICK = Descent(1e-2, memory=0.99)
-"""For gradients that are exact: what they were long ago need not slow down what follows."""
+_STRATA = 10
+"""Strata whose gains reward the policy: a Beta density resolves no more, and fewer are measured sooner."""
+_ALIGNMENT_ADAM = AdamSettings(1e-2, beta2=0.99)
+"""A short memory: these gradients are exact, so old ones should not slow down new ones."""
 REMEMBERED = 256
 """Examples of the last draw whose densities are kept: their mean is `density` when no x0 is given."""
 
@@ -61,61 +53,56 @@ def beta_policy(
 ) -> TimestepSampler:
     """u ~ Beta(a(x0), b(x0)), learned from how much the last update lowered the target (Algorithm 1).
 
-    `as_published` follows the official code where it differs from the paper: see `policy_reward.Rules`.
+    `floor` is the share of draws from the process's reference density. `as_published` follows the official
+    code where it differs from the paper: see `rewards.Rules`.
     """
     require.one_of("credit", credit, ("decrease", "alignment"))
-    rules = _rules(process, as_published, target, hidden, floor)
-    if grid is not None:
-        rules = replace(rules, grid=require.count("grid", grid))
+    rules = _rules(process, as_published, target=target, hidden=hidden, floor=floor, grid=grid)
     table = BetaTable(len(process.grid()), process.reference, rules.floor, rules.rounded)
-    paid: Credit
+    reward: Credit
     if credit == "alignment":
         if as_published:
-            raise InvalidParameter("as_published pays the decrease, as the official code: leave out credit=.")
-        spec = strata_spec(process, STRATA, _or(every_steps, 16), 16, rules.target, "adam")
-        # The policy waits until it can tell gains from noise: all it waits for comes in a hurry.
+            raise InvalidParameter("as_published rewards the decrease, as the official code does: leave out credit=.")
+        every_steps = 16 if every_steps is None else every_steps
+        spec = strata_spec(process, _STRATA, every_steps, 16, rules.target, "adam")
+        # The policy waits until gains can be told from noise, so those measurements come fast.
         spec = replace(spec, fast_rounds=MIN_MEASUREMENTS)
         gains = SignificantGains("beta-policy", process.reference, spec, decay=0.85)
-        paid = AlignmentCredit(gains, table, require.not_negative("entropy", _or(entropy, 0.5)))
+        weight = require.not_negative("entropy", 0.5 if entropy is None else entropy)
+        reward, adam = AlignmentCredit(gains, table, weight), _ALIGNMENT_ADAM
     else:
-        choice = Choice("all" if subset == "all" else selection, queue)
-        decrease = _decrease_spec(table.timesteps, _or(every_steps, 40), subset, rules)
-        weight = require.not_negative("entropy", _or(entropy, 1e-2))
-        paid = DecreaseCredit(decrease, table, rules, choice, weight)
-    usual = _published_descent(process) if credit == "decrease" else _QUICK
-    rate = require.positive("learning_rate", _or(learning_rate, usual.learning_rate))
-    rule = replace(usual, learning_rate=rate, clip=require.positive("clip", clip))
-    policy = Policy(rules.hidden, conditional, rules.bounds, rule)
+        every_steps = 40 if every_steps is None else every_steps
+        decreases = _decrease_spec(table.timesteps, every_steps, subset, rules)
+        weight = require.not_negative("entropy", 1e-2 if entropy is None else entropy)
+        reward = DecreaseCredit(decreases, table, rules, selection, queue, weight)
+        adam = AdamSettings(_published_rate(process))
+    if learning_rate is not None:
+        adam = replace(adam, learning_rate=require.positive("learning_rate", learning_rate))
+    adam = replace(adam, clip=require.positive("clip", clip))
+    policy = Policy(rules.hidden, conditional, rules.bounds, adam)
     width, rows = rules.hidden if conditional else "none", rules.grid or "all"
     label = (
         f"beta-policy(credit={credit}, hidden={width}, subset={subset} of {rows}, "
         f"timesteps={table.timesteps}, as_published={as_published})"
     )
-    return BetaPolicy(label, policy, table, paid, rules.largest)
+    return BetaPolicy(label, policy, table, reward, rules.largest)
 
 
-def _or(given: _T | None, default: _T) -> _T:
-    return default if given is None else given
-
-
-def _rules(
-    process: NoiseProcess, as_published: bool, target: str | None, hidden: int | None, floor: float | None
-) -> Rules:
-    """A preset, and what was asked for otherwise."""
+def _rules(process: NoiseProcess, as_published: bool, **settings: Any) -> Rules:
+    """The rules of the paper or of its code, with the settings that are not None."""
     if as_published and process.timesteps is None:
         raise Unsupported(f"as_published counts discrete timesteps, and {process} is continuous.")
     rules = PUBLISHED if as_published else CORRECTED
-    if target is not None:
-        rules = replace(rules, target=target)
-    if hidden is not None:
-        rules = replace(rules, hidden=require.count("hidden", hidden))
-    if floor is not None:
-        rules = replace(rules, floor=require.between("floor", floor, 0, 1))
+    rules = replace(rules, **{name: value for name, value in settings.items() if value is not None})
+    require.count("hidden", rules.hidden)
+    require.between("floor", rules.floor, 0, 1)
+    if rules.grid is not None:
+        require.count("grid", rules.grid)
     return rules
 
 
 def _decrease_spec(timesteps: int, every_steps: int, subset: int | str, rules: Rules) -> DecreaseSpec:
-    """The middles of bins: of all timesteps, or of evenly spaced ones."""
+    """Decreases at the middles of timesteps: of all, or of evenly spaced ones."""
     middles: Times = tuple(centres(timesteps).tolist())
     points = timesteps if rules.grid is None else min(rules.grid, timesteps)
     if subset == "all":
@@ -132,17 +119,17 @@ def _decrease_spec(timesteps: int, every_steps: int, subset: int | str, rules: R
     return DecreaseSpec(every_steps, rules.target, first, grid, rules.fresh_noise, rules.train_mode)
 
 
-def _published_descent(process: NoiseProcess) -> Descent:
-    """1e-2 for linear and quadratic schedules, 1e-3 for cosine ones (Kim et al. 2025, Tab. 7 to 9).
+def _published_rate(process: NoiseProcess) -> float:
+    """The learning rate: 1e-2 for linear and quadratic schedules, 1e-3 for cosine (Kim et al., Tab. 7 to 9).
 
-    They are told apart by the SNR in the middle of time: 0.08, 0.50 and 0.97. Flow and EDM are beyond it.
+    The SNR in the middle of time tells them apart: 0.08, 0.50 and 0.97. Flow and EDM are beyond it.
     """
     middle = torch.full((1,), 0.5, dtype=torch.float64)
-    return Descent(1e-2 if float(process.log_snr(middle)) < math.log(0.7) else 1e-3)
+    return 1e-2 if float(process.log_snr(middle)) < math.log(0.7) else 1e-3
 
 
 class BetaPolicy(TimestepSampler):
-    """Draws from the policy's densities; at the steps that its probe measures, the policy takes a step."""
+    """Draws from the policy's densities; the policy takes a step whenever its probe has measured."""
 
     learns = True
     learns_from_losses = False
@@ -150,7 +137,7 @@ class BetaPolicy(TimestepSampler):
     def __init__(self, label: str, policy: Policy, table: BetaTable, credit: Credit, largest: int) -> None:
         self.label, self._largest = label, largest
         self._policy, self._table, self._credit = policy, table, credit
-        self._shapes = first_shapes()
+        self._shapes = initial_shapes()
         self._example: torch.Size | None = None
 
     def __repr__(self) -> str:
@@ -164,12 +151,12 @@ class BetaPolicy(TimestepSampler):
         x = prepared(x0, self._largest)
         with torch.no_grad():
             shapes = self._policy(x)
-            placed = self._table.from_uniform(shapes, v)
+            draws = self._table.from_uniform(shapes, v)
         self._shapes, self._example = shapes[:REMEMBERED].clone(), x.shape[1:]
         action = None
         if self.probe.due(tick.step):
-            action = torch.cat([x.flatten(1), placed.inner[:, None]], dim=1)
-        return Draw(placed.u, placed.log_prob, torch.ones_like(placed.u), action)
+            action = torch.cat([x.flatten(1), draws.inner[:, None]], dim=1)
+        return Draw(draws.u, draws.log_prob, torch.ones_like(draws.u), action)
 
     def density(self, u: Tensor, x0: Tensor | None = None) -> Tensor:
         return self._mean(x0).pdf(u)
@@ -193,9 +180,9 @@ class BetaPolicy(TimestepSampler):
     def learn(self, feedback: Feedback) -> Metrics:
         if feedback.signal is None:
             return {}
-        loss, metrics = self._credit.hear(feedback)
+        loss, metrics = self._credit.learn(feedback)
         if feedback.action is None or self._example is None:
-            # Somebody else drew, as a warm-up does: nothing to credit, though something was seen.
+            # Another sampler drew, as in a warm-up: nothing to reward, but the measurement counts.
             return metrics
         x, drawn = feedback.action[:, :-1].unflatten(1, self._example), feedback.action[:, -1]
         before = self._policy.improve(x, lambda shapes: loss(shapes, drawn))

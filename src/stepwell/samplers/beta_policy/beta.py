@@ -1,4 +1,7 @@
-"""Beta densities as tables over unit time, one row per example: torch's Beta has no inverse CDF."""
+"""Beta densities over unit time, one per example: as tables to draw from, their entropy and log-density.
+
+torch's Beta has no inverse CDF, so draws come from the masses of bins.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,13 @@ from stepwell.core.density import Density, Table, edges, not_below
 from stepwell.core.tensors import Lookup, PerExample, precise
 
 LEAST_BINS = 512
-"""Fewer timesteps than this are cut into parts, so that a table is as good for any number of them."""
+"""Fewer timesteps than this are cut into several bins each, so that a table is as accurate as for many."""
 _ROWS = 256
 """Examples whose tables are held at a time."""
 
 
-class Placed(NamedTuple):
-    """Draws [B] from the rows of a table."""
+class BetaDraws(NamedTuple):
+    """Draws [B], one from each row of a table."""
 
     u: PerExample
     """Unit time."""
@@ -83,19 +86,19 @@ class BetaTable:
         return torch.cat(parts, dim=1)
 
     def masses(self, shapes: Tensor) -> Tensor:
-        """What is drawn from, [B, bins]: the Beta's masses with the floor under them."""
+        """The masses that are drawn from, [B, bins]: the Beta's, mixed with the floor."""
         masses = self._logits(shapes).softmax(1)
         if self.floor == 0:
             return masses
         return torch.lerp(masses, self._reference.on(masses.device, masses.dtype), self.floor)
 
-    def from_uniform(self, shapes: Tensor, v: PerExample) -> Placed:
+    def from_uniform(self, shapes: Tensor, v: PerExample) -> BetaDraws:
         """The draws that uniforms v [B] stand for, one from each row's inverse CDF."""
         parts = zip(shapes.split(_ROWS), v.split(_ROWS), strict=True)
-        placed = [self._place(self.masses(rows), of) for rows, of in parts]
-        return Placed(*(torch.cat(column) for column in zip(*placed, strict=True)))
+        draws = [self._draw(self.masses(rows), uniforms) for rows, uniforms in parts]
+        return BetaDraws(*(torch.cat(column) for column in zip(*draws, strict=True)))
 
-    def _place(self, masses: Tensor, v: PerExample) -> Placed:
+    def _draw(self, masses: Tensor, v: PerExample) -> BetaDraws:
         cumulative = masses.cumsum(1)
         # The last entry becomes exactly 1, so that no v < 1 falls past the last mass.
         cumulative = cumulative / cumulative[:, -1:]
@@ -105,7 +108,7 @@ class BetaTable:
         share = (1 - (above - v) / mass).clamp(0, 1)
         index = bins[:, 0]
         u = self._ends.at(index, share)
-        return Placed(u, (mass * self.bins).log(), self._inner_ends.at(index, share))
+        return BetaDraws(u, (mass * self.bins).log(), self._inner_ends.at(index, share))
 
     def log_prob(self, shapes: Tensor, inner: PerExample) -> PerExample:
         """The log-density of draws, from their Beta variables [B] and shapes [B, 2]; differentiable."""
@@ -156,3 +159,25 @@ def _rounding(timesteps: int, parts: int) -> Tensor:
     cuts = torch.arange(parts, dtype=torch.float64) / parts
     inside = whole[:-1, None] + whole.diff()[:, None] * cuts
     return torch.cat([inside.flatten(), whole[-1:]])
+
+
+_CLEAR_OF_ENDS = 2.0**-20
+"""The log-density of a Beta is unbounded at 0 and 1 where a or b is below 1."""
+
+
+def beta_entropy(shapes: Tensor) -> Tensor:
+    """The entropy [B] of Beta(a, b) in nats, for shapes (a, b) [B, 2]."""
+    a, b = shapes.unbind(1)
+    spread = (a - 1) * torch.digamma(a) + (b - 1) * torch.digamma(b)
+    return _log_beta(a, b) - spread + (a + b - 2) * torch.digamma(a + b)
+
+
+def beta_log_density(shapes: Tensor, x: PerExample) -> PerExample:
+    """ln Beta(x; a, b) [B], kept clear of the ends of [0, 1]."""
+    a, b = shapes.unbind(1)
+    x = x.clamp(_CLEAR_OF_ENDS, 1 - _CLEAR_OF_ENDS)
+    return (a - 1) * x.log() + (b - 1) * torch.log1p(-x) - _log_beta(a, b)
+
+
+def _log_beta(a: Tensor, b: Tensor) -> Tensor:
+    return torch.lgamma(a) + torch.lgamma(b) - torch.lgamma(a + b)
