@@ -120,7 +120,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
     stored = checkpoint.load(tmp_path / "run" / "checkpoints" / "step-000000003.safetensors")
     stored.tree["model"].pop(next(iter(stored.tree["model"])))
     checkpoint.save(tmp_path / "run" / "checkpoints", stored, keep=2)
-    with pytest.raises(StepwellError, match="belongs to another model"):
+    with pytest.raises(StepwellError, match="is of another model"):
         small_run(tmp_path / "run")
 
 

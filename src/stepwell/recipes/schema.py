@@ -81,7 +81,12 @@ def setting(
 ) -> Any:
     """A field of Recipe with its metadata."""
     facts = {"meaning": meaning, "constraint": constraint, "may_change": may_change}
-    return field(default=default, metadata={**facts, "defines_result": defines_result, "compared": compared})
+    facts |= {"defines_result": defines_result, "compared": compared or may_change}
+    return field(default=default, metadata=facts)
+
+
+_OUTPUT = {"may_change": True, "defines_result": False}
+"""A setting of what is written or how fast, not of what is trained."""
 
 
 @dataclass(frozen=True)
@@ -96,16 +101,12 @@ class Recipe:
     )
     process: str = setting("linear", "a noise process, as NAME or NAME:key=value,...")
     model: str = setting("tiny", "a network that `stepwell ls models` lists", one_of(*MODELS))
-    steps: int = setting(2000, "optimizer steps", above(0), may_change=True, compared=True)
+    steps: int = setting(2000, "optimizer steps", above(0), may_change=True)
     batch: int = setting(64, "examples per rank and micro-batch", above(0))
     lr: float = setting(1e-3, "learning rate", above(0), compared=True)
     seed: int = setting(0, "seed of weights, data order, timesteps and noise", at_least(0), compared=True)
     out: str = setting(
-        "",
-        "run directory; by default runs/WORKLOAD-METHOD-SEED, with -from-START for fine-tuning",
-        may_change=True,
-        defines_result=False,
-        compared=True,
+        "", "run directory; by default runs/WORKLOAD-METHOD-SEED, with -from-START for fine-tuning", **_OUTPUT
     )
 
     start: str = setting(
@@ -117,11 +118,7 @@ class Recipe:
     lora: int = setting(0, "rank of LoRA adapters; 0 trains the whole network", at_least(0))
 
     seconds: float | None = setting(
-        None,
-        "stop after this much training time, evaluation excluded",
-        above(0),
-        may_change=True,
-        compared=True,
+        None, "stop after this much training time, evaluation excluded", above(0), may_change=True
     )
     accumulate: int = setting(1, "micro-batches per optimizer step", above(0))
     optimizer: str = setting("adamw", "adamw or adam, fused", one_of("adamw", "adam"))
@@ -144,20 +141,10 @@ class Recipe:
     label_dropout: float = setting(0.1, "share of labels dropped in training, for guidance", below_one)
     flips: bool | None = setting(None, "random horizontal flips; by default where the data allow")
     strict: bool = setting(False, "refuse folders with files that are not images")
-    workers: int = setting(
-        2,
-        "threads that decode images which do not fit in memory",
-        at_least(0),
-        may_change=True,
-        defines_result=False,
-        compared=True,
-    )
+    workers: int = setting(2, "threads that decode images which do not fit in memory", at_least(0), **_OUTPUT)
 
     autoencoder: str = setting(
-        "",
-        "decodes latents: a folder or hub:NAME; by default the one their cache names",
-        may_change=True,
-        compared=True,
+        "", "decodes latents: a folder or hub:NAME; by default the one their cache names", may_change=True
     )
     dropout: float = setting(0.0, "dropout of the network", below_one)
     learned_variance: bool = setting(False, "the network also predicts the reverse variance")
@@ -165,49 +152,31 @@ class Recipe:
     channels_last: bool = setting(False, "memory format of images")
     compile: bool = setting(False, "torch.compile the network")
 
-    record_every: int = setting(
-        50, "steps between lines of metrics", above(0), may_change=True, defines_result=False, compared=True
-    )
+    record_every: int = setting(50, "steps between lines of metrics", above(0), **_OUTPUT)
     evaluate_every: int = setting(500, "steps between evaluations; 0: never", at_least(0), compared=True)
     evaluate_images: int = setting(256, "held-out images per evaluation", above(0))
     bands: int = setting(20, "bands of unit time that held-out losses are reported for", above(0))
     checkpoint_every: int = setting(500, "steps between checkpoints", above(0), compared=True)
-    keep: int = setting(2, "checkpoints kept", above(0), may_change=True, defines_result=False, compared=True)
-    samples: int = setting(
-        64,
-        "images generated at the end; 0: none",
-        at_least(0),
-        may_change=True,
-        defines_result=False,
-        compared=True,
-    )
+    keep: int = setting(2, "checkpoints kept", above(0), **_OUTPUT)
+    samples: int = setting(64, "images generated at the end; 0: none", at_least(0), **_OUTPUT)
     solver: str = setting(
         "ddim",
         "generates images: ddpm, ddim, heun, dpm-solver++ or unipc; in continuous time heun (also the "
         "meaning of ddim there), euler, ancestral or predictor-corrector",
         one_of(*SOLVERS),
         may_change=True,
-        compared=True,
     )
-    sample_steps: int = setting(
-        50, "denoising steps of generation", above(0), may_change=True, defines_result=False, compared=True
-    )
+    sample_steps: int = setting(50, "denoising steps of generation", above(0), **_OUTPUT)
     guidance: float = setting(
-        1.0, "classifier-free guidance of generation; 1: none", at_least(0), may_change=True, compared=True
+        1.0, "classifier-free guidance of generation; 1: none", at_least(0), may_change=True
     )
     extractor: str = setting(
         "",
         "features for distances: inception, resnet20-cifar10 or fashion16; by default only the last",
         may_change=True,
-        compared=True,
     )
     tracker: str = setting(
-        "none",
-        "none, tensorboard, or any tracker of accelerate",
-        one_of("none", *TRACKERS),
-        may_change=True,
-        defines_result=False,
-        compared=True,
+        "none", "none, tensorboard, or any tracker of accelerate", one_of("none", *TRACKERS), **_OUTPUT
     )
 
     @property
