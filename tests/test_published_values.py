@@ -111,6 +111,12 @@ def test_p2_with_gamma_zero_is_no_weighting(schedule, printed):
     assert (found == 1).all()
 
 
+def test_p2_with_another_k_is_its_formula():
+    process = stepwell.process("linear")
+    snr = process.log_snr(process.grid()).exp()
+    torch.testing.assert_close(weights("p2", "linear", gamma=1.5, k=0.3), (0.3 + snr) ** -1.5)
+
+
 @pytest.mark.parametrize(("schedule", "printed"), rows(published.VLB_FIXED_LARGE))
 def test_vlb_with_fixed_large_variance(schedule, printed):
     assert_printed(weights("vlb", schedule, cap=None)[list(MASTER_TIMESTEPS)], printed, SIX)

@@ -103,6 +103,7 @@ def test_the_base_is_no_result(tmp_path: Path) -> None:
     assert left_out == []
 
 
+@pytest.mark.full
 def test_it_is_trained_once_and_all_others_start_from_it(
     file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from cases import case
 from torch import Tensor, nn
 
 import stepwell
@@ -87,7 +88,7 @@ def test_updates_are_counted_and_evaluations_leave_no_trace(tmp_path: Path) -> N
     assert torch.equal(plain.net.weight, watched.net.weight)
 
 
-@pytest.mark.parametrize("name", ["neyman", "beta-policy"])
+@pytest.mark.parametrize("name", [case("neyman", quick=True), case("beta-policy", quick=False)])
 def test_a_resumed_run_is_the_run(name: str, tmp_path: Path) -> None:
     whole, first, second = Model(name), Model(name), Model(name)
     trainer(whole, tmp_path / "whole").train()

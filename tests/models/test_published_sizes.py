@@ -87,6 +87,7 @@ def test_the_papers_uvit_has_one_middle_block_and_six_skips() -> None:
     assert parameters(on_paper("uvit-imagenet", **LATENTS)) == 13 * block + joins + tokens + ends
 
 
+@pytest.mark.full
 def test_the_35_million_learn() -> None:
     """One real forward and backward at full size: every parameter that can move gets a gradient."""
     torch.manual_seed(0)

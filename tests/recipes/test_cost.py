@@ -42,6 +42,7 @@ def test_ddpm_on_cifar10_has_its_published_multiplications() -> None:
     assert found.forward.convolution / 2e9 == pytest.approx(5.711, rel=1e-3)
 
 
+@pytest.mark.full
 def test_dit_xl_2_has_its_published_flops() -> None:
     # Peebles and Xie 2023, Tab. 4: 118.6 "Gflops", which are multiplications; 675 M parameters.
     found = counted("dit-xl-2", classes=1000)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from accelerator import DEVICE, Copies, accelerator
+from cases import case
 from odds import assert_uniform
 from torch import Tensor
 
@@ -416,7 +417,7 @@ def in_band(x0: Tensor, u: Tensor) -> Tensor:
     return ((u > 0.2) & (u < 0.4)).float() + 0.3 * noise(len(u), seed=int(u[0] * 1e6))
 
 
-@pytest.mark.parametrize("conditional", [True, False])
+@pytest.mark.parametrize("conditional", [case(each, quick=each) for each in (True, False)])
 def test_a_reward_for_a_band_moves_the_draws_there(conditional: bool) -> None:
     sampler, x0 = beta_policy(LINEAR, conditional=conditional), noise(64, 6)
     for number in range(150):
@@ -620,7 +621,7 @@ def test_alignment_asks_for_gradients_of_the_target() -> None:
     assert (spec.every_steps, spec.target, spec.strata, spec.preconditioned) == (16, "min-snr", 10, True)
 
 
-@pytest.mark.parametrize("conditional", [True, False])
+@pytest.mark.parametrize("conditional", [case(each, quick=not each) for each in (True, False)])
 def test_gains_in_a_band_move_the_draws_there(conditional: bool) -> None:
     sampler, x0 = beta_policy(LINEAR, credit="alignment", conditional=conditional), noise(32, 6)
     gradients(sampler, MIN_MEASUREMENTS - 1, in_two_bands, x0)
