@@ -5,6 +5,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from typing import Any
 
 from stepwell.core.errors import StepwellError, unknown
@@ -85,7 +86,7 @@ def setting(
     return field(default=default, metadata=facts)
 
 
-_OUTPUT = {"may_change": True, "defines_result": False}
+output_setting = partial(setting, may_change=True, defines_result=False)
 """A setting of what is written or how fast, not of what is trained."""
 
 
@@ -105,8 +106,8 @@ class Recipe:
     batch: int = setting(64, "examples per rank and micro-batch", above(0))
     lr: float = setting(1e-3, "learning rate", above(0), compared=True)
     seed: int = setting(0, "seed of weights, data order, timesteps and noise", at_least(0), compared=True)
-    out: str = setting(
-        "", "run directory; by default runs/WORKLOAD-METHOD-SEED, with -from-START for fine-tuning", **_OUTPUT
+    out: str = output_setting(
+        "", "run directory; by default runs/WORKLOAD-METHOD-SEED, with -from-START for fine-tuning"
     )
 
     start: str = setting(
@@ -141,7 +142,7 @@ class Recipe:
     label_dropout: float = setting(0.1, "share of labels dropped in training, for guidance", below_one)
     flips: bool | None = setting(None, "random horizontal flips; by default where the data allow")
     strict: bool = setting(False, "refuse folders with files that are not images")
-    workers: int = setting(2, "threads that decode images which do not fit in memory", at_least(0), **_OUTPUT)
+    workers: int = output_setting(2, "threads that decode images which do not fit in memory", at_least(0))
 
     autoencoder: str = setting(
         "", "decodes latents: a folder or hub:NAME; by default the one their cache names", may_change=True
@@ -152,13 +153,13 @@ class Recipe:
     channels_last: bool = setting(False, "memory format of images")
     compile: bool = setting(False, "torch.compile the network")
 
-    record_every: int = setting(50, "steps between lines of metrics", above(0), **_OUTPUT)
+    record_every: int = output_setting(50, "steps between lines of metrics", above(0))
     evaluate_every: int = setting(500, "steps between evaluations; 0: never", at_least(0), compared=True)
     evaluate_images: int = setting(256, "held-out images per evaluation", above(0))
     bands: int = setting(20, "bands of unit time that held-out losses are reported for", above(0))
     checkpoint_every: int = setting(500, "steps between checkpoints", above(0), compared=True)
-    keep: int = setting(2, "checkpoints kept", above(0), **_OUTPUT)
-    samples: int = setting(64, "images generated at the end; 0: none", at_least(0), **_OUTPUT)
+    keep: int = output_setting(2, "checkpoints kept", above(0))
+    samples: int = output_setting(64, "images generated at the end; 0: none", at_least(0))
     solver: str = setting(
         "ddim",
         "generates images: ddpm, ddim, heun, dpm-solver++ or unipc; in continuous time heun (also the "
@@ -166,7 +167,7 @@ class Recipe:
         one_of(*SOLVERS),
         may_change=True,
     )
-    sample_steps: int = setting(50, "denoising steps of generation", above(0), **_OUTPUT)
+    sample_steps: int = output_setting(50, "denoising steps of generation", above(0))
     guidance: float = setting(
         1.0, "classifier-free guidance of generation; 1: none", at_least(0), may_change=True
     )
@@ -175,8 +176,8 @@ class Recipe:
         "features for distances: inception, resnet20-cifar10 or fashion16; by default only the last",
         may_change=True,
     )
-    tracker: str = setting(
-        "none", "none, tensorboard, or any tracker of accelerate", one_of("none", *TRACKERS), **_OUTPUT
+    tracker: str = output_setting(
+        "none", "none, tensorboard, or any tracker of accelerate", one_of("none", *TRACKERS)
     )
 
     @property

@@ -62,7 +62,9 @@ def beta_policy(
     reward: Credit
     if credit == "alignment":
         if as_published:
-            raise InvalidParameter("as_published rewards the decrease, as the official code does: leave out credit=.")
+            raise InvalidParameter(
+                "as_published rewards the decrease, as the official code does: leave out credit=."
+            )
         every_steps = 16 if every_steps is None else every_steps
         spec = strata_spec(process, _STRATA, every_steps, 16, rules.target, "adam")
         # The policy waits until gains can be told from noise, so those measurements come fast.
