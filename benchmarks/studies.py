@@ -19,7 +19,7 @@ from results import main as rewrite_results
 from stepwell.cli.progress import StudyProgress
 from stepwell.compare.judgement import Judgement
 from stepwell.compare.pool import cores
-from stepwell.compare.run_study import Places, outcomes, run_study, summary_of
+from stepwell.compare.run_study import Workspace, outcomes, run_study, summary_of
 from stepwell.compare.stats import Ratio
 from stepwell.compare.study import Study, Tuning, load_study
 from stepwell.compare.summary import judgements_of
@@ -149,7 +149,7 @@ def main() -> None:
     for name in [word for word in words if "=" not in word] or STUDIES:
         study = load_study(name, settings)
         records = RECORDS.with_name(f"runs-{name}") if name in APART else RECORDS
-        places = Places(Path("runs/results") / name, records, cores())
+        places = Workspace(Path("runs/results") / name, records, cores())
         if "--only-tables" in sys.argv:
             rates = chosen_rates(study, tuning_trials(study, places.out, places.records))
         else:

@@ -24,7 +24,7 @@ def out(tmp_path: Path) -> Path:
         speed = 1.5 if trial.recipe.method == "neyman" else 1.0
         values = [(1 + 0.02 * trial.recipe.seed) / (1 + speed * t) for t in range(30)]
         assert evaluations(values)[-1]["step"] == trial.recipe.steps
-        write_run(trial.places[0], values, recipe.pop("method"), recipe.pop("seed"), **recipe)
+        write_run(trial.folders[0], values, recipe.pop("method"), recipe.pop("seed"), **recipe)
     return tmp_path / "out"
 
 

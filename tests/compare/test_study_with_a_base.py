@@ -66,7 +66,7 @@ def test_each_workload_chooses_its_learning_rates(tmp_path: Path) -> None:
         recipe = asdict(trial.recipe)
         best = {"whole": 1e-3, "lora": 1.6e-2}[trial.workload]
         curve = [3.0, 2.0, 1.5, 1.2, 0.1 if trial.recipe.lr == best else 1.0]
-        write_run(trial.places[0], curve, recipe.pop("method"), recipe.pop("seed"), **recipe)
+        write_run(trial.folders[0], curve, recipe.pop("method"), recipe.pop("seed"), **recipe)
     chosen = chosen_rates(study, short)
     assert chosen["whole/uniform"] == chosen["whole/min-snr"] == 1e-3
     rates = {(trial.workload, trial.recipe.lr) for trial in final_trials(study, chosen, tmp_path, None)}

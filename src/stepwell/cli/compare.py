@@ -14,7 +14,7 @@ from stepwell.core.errors import StepwellError
 from stepwell.runs.io import finite
 
 if TYPE_CHECKING:
-    from stepwell.compare.run_study import Places
+    from stepwell.compare.run_study import Workspace
     from stepwell.compare.study import Study
     from stepwell.compare.views import Summary, Table
 
@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> None:
     """Load the study, run what is missing, print the summary."""
     require_extra()
     from stepwell.compare.pool import cores
-    from stepwell.compare.run_study import Places
+    from stepwell.compare.run_study import Workspace
     from stepwell.compare.study import load_study
 
     outs = [word.removeprefix("out=") for word in options.settings if word.startswith("out=")]
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> None:
     if workers < 1:
         raise StepwellError(f"--workers {workers}: at least one run at a time is needed.")
     out = outs[-1] if outs else ""
-    places = Places(Path(out or f"runs/{study.name}"), options.records, workers)
+    places = Workspace(Path(out or f"runs/{study.name}"), options.records, workers)
     if options.dry_run:
         _list(study, places)
         return
@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> None:
     _report(study, rates, places, options)
 
 
-def _list(study: Study, places: Places) -> None:
+def _list(study: Study, places: Workspace) -> None:
     from stepwell.compare.trials import chosen_rates, final_trials, require_sound, tuning_trials
 
     require_sound(study)
@@ -88,7 +88,7 @@ def _list(study: Study, places: Places) -> None:
         print(f"{there:8} {trial}: {trial.recipe.steps} steps -> {trial.recipe.out}")
 
 
-def _run(study: Study, places: Places, quiet: bool) -> dict[str, float]:
+def _run(study: Study, places: Workspace, quiet: bool) -> dict[str, float]:
     """Run what is missing; Ctrl-C and SIGTERM let the runs save first."""
     from stepwell.cli.progress import StudyProgress
     from stepwell.compare.run_study import run_study
@@ -108,7 +108,7 @@ def _as_interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _report(study: Study, rates: dict[str, float], places: Places, options: argparse.Namespace) -> None:
+def _report(study: Study, rates: dict[str, float], places: Workspace, options: argparse.Namespace) -> None:
     from stepwell.compare.run_study import summary_of
 
     summary = summary_of(study, rates, places)

@@ -1,4 +1,4 @@
-"""Runs side by side: one process and one thread each, as many at once as there are cores."""
+"""A pool of training processes: one process and one thread a trial, as many at once as there are cores."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from stepwell.runs.io import write_json
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened to a trial."""
+    """Progress or the end of a trial."""
 
     trial: Trial
     kind: str
     """progress, done, failed or interrupted."""
     share: float = 0.0
-    """Of its training that is behind it."""
+    """The share of its training that is done."""
     message: str = ""
 
 
 def cores() -> int:
-    """Those that this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def run_trials(trials: Sequence[Trial], effort: dict[str, int], workers: int) -> Iterator[Event]:
-    """Train and score what is given, in its order; one that fails does not stop the others.
+    """Train and score trials in order; one that fails does not stop the others.
 
-    Whoever stops listening stops the runs: they save, and go on when they are asked for again.
+    Closing the iterator stops the runs: they save, and continue when they are started again.
     """
     # A fork server imports torch and diffusers once, for all trials.
     context = multiprocessing.get_context("forkserver")
@@ -68,7 +68,7 @@ def run_trials(trials: Sequence[Trial], effort: dict[str, int], workers: int) ->
 
 
 def _work(context: Any, waiting: Any, events: Any, stop: threading.Event, effort: dict[str, int]) -> None:
-    """One trial after the other, each in a process of its own, which may die without harm to the rest."""
+    """Run one trial after the other, each in a process of its own, whose death does not harm the rest."""
     while not stop.is_set():
         try:
             trial = waiting.get_nowait()
@@ -79,16 +79,16 @@ def _work(context: Any, waiting: Any, events: Any, stop: threading.Event, effort
             process = context.Process(target=_trial, args=(trial.recipe, trial.scored, effort, theirs))
             process.start()
             theirs.close()
-            ended = _listen(trial, ours, process, events, stop)
-        except Exception as error:  # no memory for another process: the study must not wait for it for ever
+            ended = _follow(trial, ours, process, events, stop)
+        except Exception as error:  # no memory for another process, say: the study must not wait forever
             ended = Event(trial, "failed", message=f"its process could not be run: {error}.")
         events.put(ended)
     events.put(None)
 
 
-def _listen(trial: Trial, pipe: Connection, process: Any, events: Any, stop: threading.Event) -> Event:
-    """Passes a process's progress on; how it ended."""
-    told: Event | None = None
+def _follow(trial: Trial, pipe: Connection, process: Any, events: Any, stop: threading.Event) -> Event:
+    """Forward a process's progress as events; returns how it ended."""
+    last: Event | None = None
     stopped = False
     while True:
         if stop.is_set() and not stopped:
@@ -100,20 +100,20 @@ def _listen(trial: Trial, pipe: Connection, process: Any, events: Any, stop: thr
             kind, share, message = pipe.recv()
         except (EOFError, OSError):
             break
-        told = Event(trial, kind, share, message)
+        last = Event(trial, kind, share, message)
         if kind == "progress":
-            events.put(told)
+            events.put(last)
     process.join()
-    if stopped and (told is None or told.kind == "progress"):
+    if stopped and (last is None or last.kind == "progress"):
         return Event(trial, "interrupted")
-    if told is None or told.kind == "progress":
+    if last is None or last.kind == "progress":
         how = f"signal {-process.exitcode}" if process.exitcode < 0 else f"exit code {process.exitcode}"
         return Event(trial, "failed", message=f"its process ended with {how}.")
-    return told
+    return last
 
 
 def _trial(recipe: Recipe, scored: bool, effort: dict[str, int], pipe: Connection) -> None:
-    """One run in a process of its own: tells how far it is, and how it ended."""
+    """Train and score one run in this process, sending progress and the ending through the pipe."""
     import torch
 
     from stepwell.core.errors import StepwellError
@@ -123,7 +123,7 @@ def _trial(recipe: Recipe, scored: bool, effort: dict[str, int], pipe: Connectio
     from stepwell.recipes.score import Effort, score
 
     torch.set_num_threads(1)
-    # Ctrl-C reaches the whole group; the study decides, and asks its runs to stop in their own time.
+    # Ctrl-C reaches the whole process group: the study handles it, and asks its runs to save and stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     out = Path(recipe.out)
     started = time.monotonic()
@@ -133,7 +133,7 @@ def _trial(recipe: Recipe, scored: bool, effort: dict[str, int], pipe: Connectio
         try:
             pipe.send(("progress", min(1.0, max(step / recipe.steps, spent)), ""))
         except OSError:
-            # The study was killed: save and leave, so that the next one finds the directory free.
+            # The study was killed: save and stop, so that the next one can open the directory.
             os.kill(os.getpid(), signal.SIGTERM)
 
     try:
@@ -149,5 +149,5 @@ def _trial(recipe: Recipe, scored: bool, effort: dict[str, int], pipe: Connectio
         ended = ("failed", 1.0, str(error))
     except Exception as error:  # a failed run must not stop the others, whatever it failed with
         ended = ("failed", 1.0, f"{type(error).__name__}: {error}")
-    with suppress(OSError):  # nobody may be listening any more
+    with suppress(OSError):  # the study may be gone
         pipe.send(ended)

@@ -17,48 +17,48 @@ from stepwell.recipes.schema import BadRecipe
 from stepwell.runs.metrics import OBJECTIVES, loss
 
 EACH = "each"
-"""As a workload to tune on: every one of them chooses for itself."""
+"""The workload to tune on: each one for itself."""
 EFFORT = {"generated": 1000, "reference": 12_000, "steps": 25, "bits_images": 64, "bits_timesteps": 50}
-"""What a finished run is scored with, unless the study says otherwise."""
+"""Default images and steps with which a finished run is scored."""
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """Short runs that choose each method's learning rate, all methods alike."""
+    """Short runs that choose the learning rate of each method, all methods alike."""
 
     lr: tuple[float, ...]
     seed: int = 100
-    """Another one than the study's own: nothing is tuned on what is reported."""
+    """Not one of the study's seeds: nothing is tuned on what is reported."""
     share: float = 0.25
-    """Of the steps."""
+    """Share of the steps."""
     workload: str | None = None
-    """Where; the first by default. The others take over what was chosen there, unless it is `each`."""
+    """The workload to tune on, the first by default; the others use its rates, unless it is `each`."""
 
 
 @dataclass(frozen=True)
 class Study:
-    """What is to be compared."""
+    """Workloads, methods and seeds to compare."""
 
     name: str = ""
     workloads: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """By name: the workload's recipe under `recipe`, and the settings that make it this one."""
+    """By name: the workload under `recipe`, and the settings that are changed in it."""
     methods: tuple[str, ...] = ()
     seeds: tuple[int, ...] = (0, 1, 2)
     baseline: str = "uniform"
     metric: str = "simple"
     """The objective that the verdict is about: simple, bound or a weighting's name."""
     against: dict[str, str] = field(default_factory=dict)
-    """Methods that are judged against another one than the baseline."""
+    """Methods that are compared with another one than the baseline."""
     judged_by: dict[str, str] = field(default_factory=dict)
-    """Methods that pursue another objective than `metric`."""
+    """Methods with a metric of their own."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """Of every run."""
+    """Settings of every run."""
     base: dict[str, Any] = field(default_factory=dict)
-    """A run that is trained first and once, and that all others start from: its recipe and settings."""
+    """A run that is trained once and that all others start from: its `recipe` and settings."""
     tune: Tuning | None = None
     effort: dict[str, int] = field(default_factory=lambda: dict(EFFORT))
     command: str = ""
-    """What runs it again."""
+    """The command that runs it again."""
 
     def metric_of(self, method: str) -> str:
         """The record's key of the objective that a method is judged by."""
@@ -91,20 +91,20 @@ def load_study(what: str, words: Sequence[str] = ()) -> Study:
         if key in ("methods", "tune"):
             given[key] = word.partition("=")[2]
             if key == "methods":
-                _forget_others(given)
+                _drop_other_methods(given)
         elif key in _KEYS:
             given[key] = value
         else:
             settings[key] = value
-    found = {**given, "settings": settings, "name": given.get("name", Path(what).stem)}
-    study = check(found, mistakes, f"study {what}")
+    values = {**given, "settings": settings, "name": given.get("name", Path(what).stem)}
+    study = check(values, mistakes, f"study {what}")
     if mistakes:
         raise BadRecipe(f"study {what}", mistakes)
     return replace(study, command=shlex.join(["stepwell", "compare", what, *words]))
 
 
-def _forget_others(given: dict[str, Any]) -> None:
-    """Whoever asks for some of a study's methods need not say that the others are left out elsewhere too."""
+def _drop_other_methods(given: dict[str, Any]) -> None:
+    """Drop entries about methods that were left out by methods=."""
     methods = _methods(given["methods"], [])
     for part in ("against", "judged_by"):
         given[part] = {name: value for name, value in given.get(part, {}).items() if name in methods}
@@ -117,7 +117,7 @@ _TABLES = ("against", "judged_by", "effort", "settings", "workload", "base")
 
 
 def _read(what: str) -> dict[str, Any]:
-    """The content of a study, whatever names it."""
+    """The content of a study file, or of a workload as a study."""
     name = canonical(what)
     if name in study_files():
         return {"name": name, **_toml(study_files()[name])}
@@ -139,7 +139,7 @@ def _toml(path: Path) -> dict[str, Any]:
 
 
 def check(given: Mapping[str, Any], mistakes: list[str], source: str) -> Study:
-    """A Study; what is wrong is added to `mistakes`, and the study is then not to be used."""
+    """A Study; mistakes are appended, and if there are any the study must not be used."""
     for key in given:
         if key not in (*_KEYS, *_TABLES, "name"):
             mistakes.append(str(unknown("part of a study", key, (*_KEYS, *_TABLES))))

@@ -1,4 +1,4 @@
-"""The runs of a study: which ones, where, and which learning rate the short ones chose."""
+"""The runs of a study: which ones, in which folders, and which learning rate tuning chose."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from stepwell.recipes.schema import DEFINES_RESULT, BadRecipe, Recipe
 from stepwell.recipes.start import NothingToStartFrom, digest_at
 
 EVALUATIONS, TUNING_EVALUATIONS = 20, 8
-"""Of a run whose study does not say evaluate_every, and of the short ones that tune."""
+"""Evaluations of a run whose study does not say evaluate_every, and of a tuning run."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One run that a study needs."""
+    """One run of a study."""
 
     workload: str
     plan: Plan
-    places: tuple[Path, ...]
-    """Where it may be found: its run directory, and a thin record of it."""
+    folders: tuple[Path, ...]
+    """Its run directory, and its thin record if the study keeps them."""
     scored: bool = True
-    """Whether bits and distances are measured at its end; short runs that tune have none."""
+    """Whether bits and distances are measured at its end; not in tuning runs."""
 
     @property
     def recipe(self) -> Recipe:
@@ -43,9 +43,9 @@ class Trial:
 
     def outcome(self) -> Outcome | None:
         """The finished run with exactly these settings, if there is one."""
-        for place in self.places:
+        for folder in self.folders:
             try:
-                saved, outcome = saved_recipe(place), read(place)
+                saved, outcome = saved_recipe(folder), read(folder)
             except (StepwellError, UnreadableRun):
                 continue
             same = saved is not None and saved.agrees(self.recipe, DEFINES_RESULT)
@@ -59,23 +59,23 @@ class Trial:
 
 
 def base_trials(study: Study, out: Path) -> list[Trial]:
-    """The run that all others start from, if the study has one: what it does not say is as they have it."""
+    """The run that all others start from, if the study has one; it shares their settings by default."""
     if not study.base:
         return []
     given = {**study.settings, "samples": 0, **study.base}
-    trial = _placed(BASE, _plan_of(given), Path(BASE), (out,))
+    trial = _trial(BASE, _plan_of(given), Path(BASE), (out,))
     return [replace(trial, scored=False)]
 
 
 def _started(study: Study, out: Path) -> Study:
-    """The study with the place of its base in its settings."""
+    """The study with from=BASE in its settings."""
     if not study.base:
         return study
     return replace(study, settings={**study.settings, "start": str(out / BASE)})
 
 
 def tuning_trials(study: Study, out: Path, records: Path | None) -> list[Trial]:
-    """The short runs of every method at every learning rate."""
+    """The tuning runs: every method at every learning rate, on a share of the steps."""
     tune, study = study.tune, _started(study, out)
     if tune is None:
         return []
@@ -93,16 +93,13 @@ def tuning_trials(study: Study, out: Path, records: Path | None) -> list[Trial]:
             seed=tune.seed, lr=rate, steps=steps, samples=0, evaluate_every=_often(steps, TUNING_EVALUATIONS)
         )
         folder = Path(TUNING, safe_name(workload)) if each else Path(TUNING)
-        trial = _placed(workload, short, folder / safe_name(method) / f"{rate:g}", (out, records))
+        trial = _trial(workload, short, folder / safe_name(method) / f"{rate:g}", (out, records))
         trials.append(replace(trial, scored=False))
     return trials
 
 
 def chosen_rates(study: Study, trials: Sequence[Trial]) -> dict[str, float]:
-    """By method, the rate whose short run ended lowest in the objective that it is judged by.
-
-    By workload/method, if each workload chooses for itself.
-    """
+    """By method, or by workload/method if each tunes for itself: the rate whose tuning run ended lowest."""
     each = study.tune is not None and study.tune.workload == EACH
     ends: dict[str, dict[float, float]] = {}
     for trial in trials:
@@ -115,31 +112,29 @@ def chosen_rates(study: Study, trials: Sequence[Trial]) -> dict[str, float]:
 
 
 def final_trials(study: Study, rates: dict[str, float], out: Path, records: Path | None) -> list[Trial]:
-    """The runs that count: all methods of a seed one after the other, so that a slow hour hits all alike."""
+    """The runs that are reported: all methods of a seed in turn, so that a slow hour affects all alike."""
     study = _started(study, out)
     trials = []
     for workload in study.workloads:
         plans = {method: _plan(study, workload, method) for method in study.methods}
         for turn, seed in enumerate(study.seeds):
-            # Another method comes first each time: which two share the machine changes too.
+            # Another method comes first for each seed, so that which two share the machine changes too.
             shift = turn % len(study.methods)
             for method in study.methods[shift:] + study.methods[:shift]:
                 plan = plans[method]
                 rate = rates.get(method, rates.get(f"{workload}/{method}", plan.recipe.lr))
-                place = Path(safe_name(workload), safe_name(method), str(seed))
-                trials.append(
-                    _placed(workload, plan.with_settings(seed=seed, lr=rate), place, (out, records))
-                )
+                folder = Path(safe_name(workload), safe_name(method), str(seed))
+                trials.append(_trial(workload, plan.with_settings(seed=seed, lr=rate), place, (out, records)))
     return trials
 
 
-def _placed(workload: str, plan: Plan, place: Path, roots: Sequence[Path | None]) -> Trial:
-    places = tuple(root / place for root in roots if root is not None)
+def _trial(workload: str, plan: Plan, folder: Path, roots: Sequence[Path | None]) -> Trial:
+    folders = tuple(root / folder for root in roots if root is not None)
     if plan.recipe.start:
-        # Runs from another base are other runs, wherever the two are kept.
+        # Runs that start from other weights are other runs.
         with suppress(NothingToStartFrom):  # it is not trained yet
             plan = plan.with_settings(start_digest=digest_at(plan.recipe.start))
-    return Trial(workload, plan.with_settings(out=str(places[0])), places)
+    return Trial(workload, plan.with_settings(out=str(folders[0])), folders)
 
 
 def _plan(study: Study, workload: str, method: str) -> Plan:
@@ -160,7 +155,7 @@ def _often(steps: int, evaluations: int) -> int:
 
 
 def require_sound(study: Study) -> None:
-    """Every mistake of every recipe of the study at once, before any work."""
+    """Report the mistakes of all plans of the study together, before any work."""
     mistakes: dict[str, None] = {}
     try:
         base_trials(study, Path())
@@ -187,7 +182,7 @@ def require_sound(study: Study) -> None:
 
 
 def require_features(study: Study) -> None:
-    """Feature networks that runs are scored with must be here before the first of them is trained."""
+    """Load the feature networks that runs are scored with, before the first run is trained."""
     study = _started(study, Path())
     plans = [_plan(study, workload, study.methods[0]) for workload in study.workloads]
     for name in {plan.recipe.extractor for plan in plans} - {""}:
@@ -195,6 +190,6 @@ def require_features(study: Study) -> None:
 
 
 def require_metric(study: Study, plan: Plan) -> None:
-    """The objective that a method is judged by must have a meaning on its process."""
+    """Refuse a metric that does not exist on the process."""
     metric = study.metric_of(plan.recipe.method).removeprefix("objective/")
     weighting(metric)(plan.process, plan.process.grid()[:1])
