@@ -124,7 +124,9 @@ def final_trials(study: Study, rates: dict[str, float], out: Path, records: Path
                 plan = plans[method]
                 rate = rates.get(method, rates.get(f"{workload}/{method}", plan.recipe.lr))
                 folder = Path(safe_name(workload), safe_name(method), str(seed))
-                trials.append(_trial(workload, plan.with_settings(seed=seed, lr=rate), place, (out, records)))
+                trials.append(
+                    _trial(workload, plan.with_settings(seed=seed, lr=rate), folder, (out, records))
+                )
     return trials
 
 
