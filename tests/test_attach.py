@@ -21,13 +21,13 @@ PROCESS = stepwell.process("linear")
 
 
 class Listener(Static):
-    """Uniform draws; it keeps what it hears of losses and of the decrease around every update."""
+    """Uniform draws; it keeps the feedback of every update."""
 
     learns, learns_from_losses = True, False
 
     def __init__(self, spec: Any = None) -> None:
         super().__init__(PROCESS.reference, "listener")
-        self.heard: list[Feedback] = []
+        self.received: list[Feedback] = []
         self._spec = spec
 
     @property
@@ -35,8 +35,8 @@ class Listener(Static):
         return self._spec
 
     def learn(self, feedback: Feedback) -> Metrics:
-        self.heard.append(feedback)
-        return {"updates": torch.tensor(float(len(self.heard)))}
+        self.received.append(feedback)
+        return {"updates": torch.tensor(float(len(self.received)))}
 
 
 DECREASE = DecreaseSpec(1, subset=(0.5,))
@@ -44,7 +44,7 @@ GRADIENTS = GradientSpec(1, borders=(0.0, 1.0), images=2)
 
 
 class Host:
-    """A loop around one matrix, with a note of what its loss was asked."""
+    """A loop around one matrix, which keeps the dtypes of its outputs."""
 
     def __init__(self, spec: Any = DECREASE, **more: Any) -> None:
         with torch.random.fork_rng([]):
@@ -53,12 +53,12 @@ class Host:
         kind = more.pop("kind", torch.optim.AdamW)
         self.optimizer: Any = kind(self.network.parameters(), lr=0.1, **more.pop("options", {}))
         self.sampler = Listener(spec)
-        self.asked: list[torch.dtype] = []
+        self.dtypes: list[torch.dtype] = []
         self.pacer = Pacer(self.sampler, PROCESS, loss_at=self.loss_at, network=self.network, **more)
 
     def loss_at(self, x0: Tensor, noise: Tensor, u: Tensor, condition: Any) -> Tensor:
         output = self.network(x0)
-        self.asked.append(output.dtype)
+        self.dtypes.append(output.dtype)
         return (output.float() - noise).square().mean(1)
 
     def step(self, seed: int = 0, update: bool = True, poison: bool = False) -> None:
@@ -73,20 +73,20 @@ class Host:
             self.optimizer.zero_grad()
 
 
-def test_an_attached_pacer_hears_every_update_and_needs_no_tick() -> None:
+def test_an_attached_pacer_follows_every_update_and_needs_no_tick() -> None:
     host = Host()
     assert host.pacer.attach(host.optimizer) is host.pacer
     for step in range(3):
         host.step(step)
-    heard = host.sampler.heard
-    assert [told.tick.step for told in heard] == [0, 1, 2]
+    received = host.sampler.received
+    assert [one.tick.step for one in received] == [0, 1, 2]
     assert float(host.pacer.metrics["updates"]) == 3
     # The decrease is that of a real update: the parameters had moved.
-    assert all(told.signal.rewards.abs().max() > 1e-3 for told in heard)
-    assert len({tuple(told.u.tolist()) for told in heard}) == 3
+    assert all(one.signal.rewards.abs().max() > 1e-3 for one in received)
+    assert len({tuple(one.u.tolist()) for one in received}) == 3
 
 
-def test_attached_and_explicit_turns_are_the_same() -> None:
+def test_hooks_and_explicit_calls_are_the_same() -> None:
     attached, explicit = Host(), Host()
     attached.pacer.attach(attached.optimizer)
     explicit.pacer = Pacer(
@@ -103,7 +103,7 @@ def test_attached_and_explicit_turns_are_the_same() -> None:
         explicit.optimizer.step()
         explicit.optimizer.zero_grad()
         explicit.pacer.after_update()
-    for one, two in zip(attached.sampler.heard, explicit.sampler.heard, strict=True):
+    for one, two in zip(attached.sampler.received, explicit.sampler.received, strict=True):
         assert torch.equal(one.u, two.u)
         assert torch.equal(one.signal.rewards, two.signal.rewards)
 
@@ -113,8 +113,8 @@ def test_micro_batches_of_one_update_have_their_own_draws() -> None:
     host.pacer.attach(host.optimizer)
     for step in range(6):
         host.step(step, update=step % 3 == 2)
-    assert [(told.tick.step, told.tick.micro) for told in host.sampler.heard] == [(0, 2), (1, 2)]
-    assert all(len(told.u.unique()) == 12 for told in host.sampler.heard)
+    assert [(one.tick.step, one.tick.micro) for one in host.sampler.received] == [(0, 2), (1, 2)]
+    assert all(len(one.u.unique()) == 12 for one in host.sampler.received)
 
 
 def test_accelerate_skips_steps_while_it_accumulates() -> None:
@@ -125,7 +125,7 @@ def test_accelerate_skips_steps_while_it_accumulates() -> None:
     for step in range(4):
         with accelerator.accumulate(host.network):
             host.step(step)
-    assert [told.u.shape for told in host.sampler.heard] == [(8,), (8,)]
+    assert [one.u.shape for one in host.sampler.received] == [(8,), (8,)]
 
 
 def test_several_optimizers_are_one_update() -> None:
@@ -135,9 +135,9 @@ def test_several_optimizers_are_one_update() -> None:
     for step in range(2):
         host.step(step, update=False)
         two.step()
-        assert len(host.sampler.heard) == step
+        assert len(host.sampler.received) == step
         one.step()
-        assert len(host.sampler.heard) == step + 1
+        assert len(host.sampler.received) == step + 1
     assert all(len(optimizer.state) == 1 for optimizer in (one, two)), "reading makes no state"
 
 
@@ -150,7 +150,7 @@ def test_one_of_several_may_be_skipped() -> None:
     host.step(1, update=False)
     one.step()
     two.step()
-    assert [told.tick.micro for told in host.sampler.heard] == [1]
+    assert [one.tick.micro for one in host.sampler.received] == [1]
 
 
 def test_updates_without_a_draw_are_somebody_elses() -> None:
@@ -158,12 +158,12 @@ def test_updates_without_a_draw_are_somebody_elses() -> None:
     host.pacer.attach(host.optimizer)
     host.network(torch.ones(1, 3)).sum().backward()
     host.optimizer.step()
-    assert host.sampler.heard == []
+    assert host.sampler.received == []
     host.step()
-    assert [told.tick.step for told in host.sampler.heard] == [0]
+    assert [one.tick.step for one in host.sampler.received] == [0]
 
 
-def test_after_detach_nothing_is_heard_and_another_may_come() -> None:
+def test_after_detach_nothing_is_learned_and_another_optimizer_may_come() -> None:
     host = Host()
     host.pacer.attach(host.optimizer)
     host.step()
@@ -173,10 +173,10 @@ def test_after_detach_nothing_is_heard_and_another_may_come() -> None:
     other = torch.optim.SGD(host.network.parameters(), lr=0.1)
     host.pacer.attach(other)
     host.step()
-    assert len(host.sampler.heard) == 1
+    assert len(host.sampler.received) == 1
     host.optimizer = other
     host.step()
-    assert len(host.sampler.heard) == 2
+    assert len(host.sampler.received) == 2
 
 
 def test_mistakes_of_attaching_are_named() -> None:
@@ -203,7 +203,7 @@ def test_mistakes_of_attaching_are_named() -> None:
         made.attach(torch.optim.SGD(host.network.parameters()))
 
 
-def test_deepspeed_is_told_what_to_call() -> None:
+def test_deepspeed_gets_an_error_with_what_to_call() -> None:
     class DeepSpeedOptimizerWrapper(torch.optim.SGD):
         pass
 
@@ -212,7 +212,7 @@ def test_deepspeed_is_told_what_to_call() -> None:
         host.pacer.attach(host.optimizer)
 
 
-def test_a_sampler_of_losses_says_that_it_hears_none() -> None:
+def test_a_sampler_of_losses_says_that_it_got_none() -> None:
     network = nn.Linear(3, 3)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
     pacer = Pacer("loss-ema", PROCESS).attach(optimizer)
@@ -243,7 +243,7 @@ def test_a_probe_casts_as_the_hosts_forward_pass_did() -> None:
         host.step(update=False)
     # Loops step outside of autocast, and the probe must not.
     host.optimizer.step()
-    assert set(host.asked) == {torch.bfloat16}
+    assert set(host.dtypes) == {torch.bfloat16}
     assert not torch.is_autocast_enabled("cpu")
 
 
@@ -282,4 +282,4 @@ def test_gradients_are_measured_where_the_host_switched_them_off() -> None:
     host.step(update=False)
     with torch.no_grad():
         host.optimizer.step()
-    assert host.sampler.heard[0].signal.halves.abs().max() > 0
+    assert host.sampler.received[0].signal.halves.abs().max() > 0

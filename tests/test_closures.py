@@ -25,20 +25,20 @@ def closure_step(host: Host, seed: int, announce: bool = True) -> None:
     host.optimizer.zero_grad()
 
 
-def test_a_closure_that_announces_its_update_is_as_good_as_a_hook() -> None:
+def test_a_closure_that_calls_before_update_is_as_good_as_a_hook() -> None:
     inside, outside = Host(), Host()
     inside.pacer.attach(inside.optimizer, closure=True)
     outside.pacer.attach(outside.optimizer)
     for step in range(3):
         closure_step(inside, step)
         outside.step(step)
-    assert len(inside.sampler.heard) == 3
-    for one, two in zip(inside.sampler.heard, outside.sampler.heard, strict=True):
+    assert len(inside.sampler.received) == 3
+    for one, two in zip(inside.sampler.received, outside.sampler.received, strict=True):
         assert torch.equal(one.u, two.u)
         assert torch.equal(one.signal.rewards, two.signal.rewards)
 
 
-def test_a_closure_without_its_turn_is_told() -> None:
+def test_a_closure_without_before_update_gets_an_error() -> None:
     host = Host()
     host.pacer.attach(host.optimizer, closure=True)
     with pytest.raises(CallOrderError, match=r"without pacer\.before_update\(\)"):
@@ -67,8 +67,8 @@ def test_two_optimizers_with_closures_are_one_update() -> None:
             continue  # The second one was skipped: its draws belong to the next update.
         host.pacer.before_update(second)
         second.step()
-    assert [told.u.shape for told in host.sampler.heard] == [(4,), (8,), (4,)]
-    assert all(told.signal is not None for told in host.sampler.heard)
+    assert [one.u.shape for one in host.sampler.received] == [(4,), (8,), (4,)]
+    assert all(one.signal is not None for one in host.sampler.received)
 
 
 def test_draws_of_an_evaluation_leave_no_trace() -> None:
@@ -84,7 +84,7 @@ def test_draws_of_an_evaluation_leave_no_trace() -> None:
                 host.pacer.train()
             host.step(step, update=step % 2 == 1)
         assert host.pacer.draws == 4
-        return [torch.cat([told.u, told.signal.rewards.flatten()]) for told in host.sampler.heard]
+        return [torch.cat([one.u, one.signal.rewards.flatten()]) for one in host.sampler.received]
 
     for one, two in zip(losses(True), losses(False), strict=True):
         assert torch.equal(one, two)

@@ -40,7 +40,7 @@ PROCESSES = {
 
 
 class Network(nn.Module):
-    """One convolution, whatever it is told; it can be given more channels than the examples have."""
+    """One convolution, which ignores the time; it can have more channels than the examples have."""
 
     def __init__(self, channels: int = 2) -> None:
         super().__init__()

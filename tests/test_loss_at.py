@@ -25,10 +25,10 @@ class Network(nn.Module):
         super().__init__()
         self.gain = nn.Parameter(torch.tensor(0.7))
         self.wrapped = wrapped
-        self.told: list[Tensor] = []
+        self.times: list[Tensor] = []
 
     def forward(self, sample: Tensor, timestep: Tensor, y: Tensor | None = None, extra: Any = None) -> Any:
-        self.told.append(timestep)
+        self.times.append(timestep)
         output = self.gain * sample
         for given in (y, extra):
             output = output if given is None else output + given[:, None, None]
@@ -56,7 +56,7 @@ def test_diffusers_losses_are_those_of_its_own_training_loops(prediction: str) -
     wanted = mean(network.gain * scheduler.add_noise(X0, NOISE, t) - target)
     found = stepwell.loss_at.diffusers(network, scheduler)(X0, NOISE, U)
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
-    assert torch.equal(network.told[-1], t)
+    assert torch.equal(network.times[-1], t)
     assert found.requires_grad
 
 

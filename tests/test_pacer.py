@@ -1,4 +1,4 @@
-"""The pacer keeps the turns of a loop, and carries losses and signals."""
+"""The order of calls in a loop, and the losses and signals that reach the sampler."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ def test_pieces_may_be_named() -> None:
 
 
 def test_losses_of_all_micro_batches_reach_the_sampler_as_one_feedback() -> None:
-    heard: list[Feedback] = []
+    received: list[Feedback] = []
     process = stepwell.process("linear")
 
     class Listener(Static):
         learns = True
 
         def learn(self, feedback: Feedback) -> Metrics:
-            heard.append(feedback)
-            return {"heard": feedback.plain.sum()}
+            received.append(feedback)
+            return {"losses": feedback.plain.sum()}
 
     listener = Listener(stepwell.process("linear").reference, "listener")
     paced = Pacer(listener, process, stepwell.weighting("min-snr"))
@@ -62,8 +62,8 @@ def test_losses_of_all_micro_batches_reach_the_sampler_as_one_feedback() -> None
         times.append(pace.u)
         paced.observe(torch.full((4,), float(micro), requires_grad=True))
     paced.before_update()
-    assert float(paced.after_update()["heard"]) == 12.0
-    (feedback,) = heard
+    assert float(paced.after_update()["losses"]) == 12.0
+    (feedback,) = received
     assert torch.equal(feedback.u, torch.cat(times))
     assert not feedback.plain.requires_grad
     weight = stepwell.weighting("min-snr")(process, feedback.u)
@@ -121,14 +121,14 @@ class Measured(Static):
 
     def __init__(self) -> None:
         super().__init__(stepwell.process("linear").reference, "measured")
-        self.heard: list[Feedback] = []
+        self.received: list[Feedback] = []
 
     @property
     def probe(self) -> GradientSpec:
         return GradientSpec(8, borders=(0.0, 0.5, 1.0), images=2)
 
     def learn(self, feedback: Feedback) -> Metrics:
-        self.heard.append(feedback)
+        self.received.append(feedback)
         return {"turn": torch.tensor(float(feedback.signal.stratum))}
 
 
@@ -159,13 +159,13 @@ def _update(paced: Pacer, step: int, observed: bool = False) -> Metrics:
 def test_a_probe_measures_the_weighted_loss_and_the_sampler_hears_it() -> None:
     line, sampler = Line(), Measured()
     _update(line.pacer(sampler, "p2"), step=3)
-    (told,) = sampler.heard
-    assert (told.signal.stratum, told.signal.images) == (1, 2)
+    (feedback,) = sampler.received
+    assert (feedback.signal.stratum, feedback.signal.images) == (1, 2)
     assert all(((u >= 0.5) & (u < 1)).all() for u in line.asked)
     process = stepwell.process("linear")
     # d/dw of (w x)^2 at w = 2, x = 1, times the weights; a sketch keeps it up to its sign.
     wanted = [4 * stepwell.weighting("p2")(process, u).mean() for u in line.asked]
-    assert torch.allclose(told.signal.halves.abs().flatten(), torch.stack(wanted))
+    assert torch.allclose(feedback.signal.halves.abs().flatten(), torch.stack(wanted))
 
 
 def test_nothing_is_measured_or_learned_between_the_steps_that_are_due() -> None:
@@ -173,8 +173,8 @@ def test_nothing_is_measured_or_learned_between_the_steps_that_are_due() -> None
     paced = line.pacer(sampler)
     for step in range(20):
         _update(paced, step)
-    assert [told.tick.step for told in sampler.heard] == [1, 3, 11, 19]
-    assert [told.signal.stratum for told in sampler.heard] == [0, 1, 0, 1]
+    assert [one.tick.step for one in sampler.received] == [1, 3, 11, 19]
+    assert [one.signal.stratum for one in sampler.received] == [0, 1, 0, 1]
     assert len(line.asked) == 8
 
 
@@ -186,10 +186,10 @@ def test_who_learns_from_signals_alone_needs_no_losses() -> None:
     paced.before_update()
     paced.after_update()
     _update(paced, step=3, observed=True)
-    unheard, heard = sampler.heard
-    assert unheard.u.shape == (8,)
-    assert unheard.plain.isnan().all()
-    assert heard.plain.tolist() == [3.0] * 4
+    without, with_losses = sampler.received
+    assert without.u.shape == (8,)
+    assert without.plain.isnan().all()
+    assert with_losses.plain.tolist() == [3.0] * 4
 
 
 def test_every_update_returns_the_newest_of_every_metric() -> None:

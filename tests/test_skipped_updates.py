@@ -88,18 +88,18 @@ def attached(fused: bool) -> Listener:
         scaler.update()
         optimizer.zero_grad()
     # The pacer counts real updates.
-    assert [(one.tick.step, one.tick.micro) for one in host.sampler.heard] == [(0, 1), (1, 1)]
+    assert [(one.tick.step, one.tick.micro) for one in host.sampler.received] == [(0, 1), (1, 1)]
     return host.sampler
 
 
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("run", [attached, trained])
 def test_the_draws_of_a_skipped_update_belong_to_the_next(run: Any, fused: bool) -> None:
-    heard = run(fused).heard
-    assert [len(feedback.u) for feedback in heard] == [8, 8]
-    assert all(len(feedback.u.unique()) == 8 for feedback in heard)
+    received = run(fused).received
+    assert [len(feedback.u) for feedback in received] == [8, 8]
+    assert all(len(feedback.u.unique()) == 8 for feedback in received)
     # The decrease is that of an update that moved the parameters.
-    assert all(feedback.signal.rewards.abs().max() > 1e-3 for feedback in heard)
+    assert all(feedback.signal.rewards.abs().max() > 1e-3 for feedback in received)
 
 
 def test_explicit_calls_say_which_update_was_skipped() -> None:

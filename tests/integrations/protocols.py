@@ -23,8 +23,8 @@ class Tiny(nn.Module):
         self.gain = nn.Parameter(torch.tensor([0.3, 0.1]))
 
     def forward(self, x: Tensor, time: Tensor, y: Tensor | None = None, **more: Any) -> Tensor:
-        told = time.reshape(-1, 1, 1, 1).to(x) / (1 + time.abs().max())
-        return self.gain[0] * x + self.gain[1] * told + (0 if y is None else 0.1 * y.view(-1, 1, 1, 1))
+        embedding = time.reshape(-1, 1, 1, 1).to(x) / (1 + time.abs().max())
+        return self.gain[0] * x + self.gain[1] * embedding + (0 if y is None else 0.1 * y.view(-1, 1, 1, 1))
 
 
 def batch(seed: int = 0, count: int = 8) -> Tensor:

@@ -122,7 +122,7 @@ def test_other_mistakes() -> None:
 
 def test_the_sd3_example_trains_with_it_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     density = density_from(Pacer("logit-normal", SCHEDULER))
-    told: list[Tensor] = []
+    shown: list[Tensor] = []
     with recorded():
         module = Host("diffusers_sd3", lambda *_: None).module(paced=False)
         monkeypatch.setattr(module.training_utils, "compute_density_for_timestep_sampling", density)
@@ -131,11 +131,11 @@ def test_the_sd3_example_trains_with_it_as_it_is(monkeypatch: pytest.MonkeyPatch
         def watched() -> Any:
             transformer = made()
             transformer.register_forward_pre_hook(
-                lambda _, args, kwargs: told.append(kwargs["timestep"]), with_kwargs=True
+                lambda _, args, kwargs: shown.append(kwargs["timestep"]), with_kwargs=True
             )
             return transformer
 
         monkeypatch.setattr(module, "tiny_transformer", watched)
         module.main(1)
     # The second forward pass is the training step's, between the two held-out losses.
-    assert torch.equal(told[1], density.pace.timesteps)
+    assert torch.equal(shown[1], density.pace.timesteps)

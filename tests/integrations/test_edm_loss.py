@@ -64,15 +64,15 @@ def test_augmentation_and_labels_reach_the_probes() -> None:
 
 def test_edms_loss_is_pickled_without_its_network_and_continues() -> None:
     def run(steps: range, loss_fn: PacedEDMLoss, network: Any, optimizer: Any) -> list[Tensor]:
-        told = []
+        losses = []
         for step in steps:
             torch.manual_seed(step)
             loss = loss_fn(network, batch(step, count=32))
             optimizer.zero_grad()
             loss.sum().backward()
             optimizer.step()
-            told.append(loss.detach())
-        return told
+            losses.append(loss.detach())
+        return losses
 
     torch.manual_seed(0)
     whole = edm_loss()

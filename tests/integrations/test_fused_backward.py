@@ -66,7 +66,7 @@ class Trainer:
         ("beta-policy", {"every_steps": 2, "target": "simple"}),
     ],
 )
-def test_explicit_turns_measure_what_hooks_on_the_optimizer_do(sampler: str, parameters: Any) -> None:
+def test_explicit_calls_measure_what_hooks_on_the_optimizer_do(sampler: str, parameters: Any) -> None:
     def run(fused: bool) -> tuple[list[float], Tensor, nn.Module]:
         trainer = Trainer(sampler, fused, **parameters)
         losses = [trainer.step() for _ in range(12)]

@@ -39,12 +39,12 @@ def test_its_weighting_corrects_what_was_drawn_and_nothing_else() -> None:
 def test_its_observed_losses_are_plain() -> None:
     process = stepwell.process("edm")
     pacer = Pacer("loss-ema", process, "min-snr")
-    heard: list[Tensor] = []
-    pacer.observe = heard.append  # type: ignore[method-assign, assignment]
+    observed: list[Tensor] = []
+    pacer.observe = observed.append  # type: ignore[method-assign, assignment]
     density = SampleDensity(pacer)
     sigma, plain = density([8]), torch.linspace(1, 2, 8)
     density.observe(plain * density.weighting(sigma))
-    assert torch.allclose(heard[0], plain)
+    assert torch.allclose(observed[0], plain)
 
 
 def test_mistakes_with_a_density_are_named() -> None:

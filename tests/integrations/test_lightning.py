@@ -40,11 +40,11 @@ class Listener(Static):
 
     def __init__(self) -> None:
         super().__init__(PROCESS.reference, "listener")
-        self.heard: list[Feedback] = []
+        self.received: list[Feedback] = []
 
     def learn(self, feedback: Feedback) -> Metrics:
-        self.heard.append(feedback)
-        return {"updates": torch.tensor(float(len(self.heard)))}
+        self.received.append(feedback)
+        return {"updates": torch.tensor(float(len(self.received)))}
 
 
 class Module(lightning.LightningModule):  # type: ignore[name-defined, misc]
@@ -127,10 +127,10 @@ def trainer(module: Module, folder: Path, **more: Any) -> Any:
 def test_every_update_is_measured_around_the_closure(tmp_path: Path) -> None:
     module = Module()
     trainer(module, tmp_path, accumulate_grad_batches=2).fit(module, loader())
-    heard = module.sampler.heard
-    assert [(told.tick.step, told.tick.micro) for told in heard] == [(step, 1) for step in range(4)]
+    received = module.sampler.received
+    assert [(one.tick.step, one.tick.micro) for one in received] == [(step, 1) for step in range(4)]
     # What fell over an update is that of a real one, measured on the batch drawn inside its closure.
-    assert all(float(told.signal.rewards.abs().max()) > 1e-3 for told in heard)
+    assert all(float(one.signal.rewards.abs().max()) > 1e-3 for one in received)
 
 
 def test_it_is_what_a_loop_of_ones_own_would_measure(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_it_is_what_a_loop_of_ones_own_would_measure(tmp_path: Path) -> None:
         (outside.loss_at(x0, noise, pace.u, None) * pace.weight).mean().backward()
         optimizer.step()
     assert torch.equal(inside.net.weight, outside.net.weight)
-    for one, two in zip(inside.sampler.heard, outside.sampler.heard, strict=True):
+    for one, two in zip(inside.sampler.received, outside.sampler.received, strict=True):
         assert torch.equal(one.signal.rewards, two.signal.rewards)
 
 
@@ -170,8 +170,8 @@ def test_validation_its_sanity_check_and_tests_leave_no_trace(tmp_path: Path) ->
 def test_several_optimizers_are_named_by_their_places(tmp_path: Path) -> None:
     module = TwoOptimizers()
     trainer(module, tmp_path, optimizers=(0, 1)).fit(module, loader())
-    assert [told.tick.step for told in module.sampler.heard] == list(range(8))
-    assert all(told.signal is not None for told in module.sampler.heard)
+    assert [one.tick.step for one in module.sampler.received] == list(range(8))
+    assert all(one.signal is not None for one in module.sampler.received)
     with pytest.raises(InvalidParameter, match="this module configures 3"):
         trainer(module, tmp_path, optimizers=(5,)).fit(module, loader())
 

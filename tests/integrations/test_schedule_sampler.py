@@ -51,7 +51,7 @@ def test_their_isinstance_is_satisfied_and_losses_arrive() -> None:
             sampler.update_with_local_losses(t, losses.detach())
             (losses * weights).mean().backward()
         optimizer.step()
-    # A share of uniform draws is left of what no loss has told of.
+    # A share of uniform draws remains where no loss was observed.
     assert sampler.pacer.state_dict()["counter"]["step"] == 3
     assert sampler.weights().std() > 0
 
@@ -78,7 +78,7 @@ def test_a_measuring_schedule_sampler_asks_for_the_examples() -> None:
         PacedScheduleSampler(Pacer("uniform", "flow"))
 
 
-def test_master_parameters_are_told_apart_and_explicit_turns_help() -> None:
+def test_master_parameters_are_refused_and_explicit_calls_work() -> None:
     """fp16 in guided-diffusion: the optimizer moves copies, and `optimize` says whether it did."""
     import guided_protocol as guided
 
@@ -134,8 +134,8 @@ def test_a_schedule_sampler_continues_where_it_was() -> None:
             x = batch(step)
             t, weights = sampler.sample(x, "cpu", {"y": torch.ones(8)})
             drawn.append(t)
-            told = {"y": torch.ones(8)}
-            losses = diffusion.training_losses(network, x, t, told, noise=batch(100 + step))["loss"]
+            condition = {"y": torch.ones(8)}
+            losses = diffusion.training_losses(network, x, t, condition, noise=batch(100 + step))["loss"]
             (losses * weights).mean().backward()
             optimizer.step()
         return drawn

@@ -120,9 +120,9 @@ def test_metrics_are_in_the_history(tmp_path: Path) -> None:
     model = Model()
     host = trainer(model, tmp_path, logging_steps=4)
     host.train()
-    told = [line for line in host.state.log_history if "loss" in line]
-    assert len(told) == 2
-    assert all(0 < line["stepwell/effective_sample_share"] <= 1.001 for line in told)
+    lines = [line for line in host.state.log_history if "loss" in line]
+    assert len(lines) == 2
+    assert all(0 < line["stepwell/effective_sample_share"] <= 1.001 for line in lines)
 
 
 def test_mistakes_with_the_callback_are_named(tmp_path: Path) -> None:
