@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -95,16 +96,18 @@ def test_a_thin_record_says_the_same_in_a_tenth_of_the_room(tmp_path: Path) -> N
     assert tables[0] == tables[1]
 
 
-def test_reading_is_linear_and_sixty_long_runs_take_seconds(tmp_path: Path) -> None:
-    """2,000 records a run: twice the records take about twice the time (a factor of 4 has room for noise)."""
+def test_reading_is_linear_in_the_number_of_records(tmp_path: Path) -> None:
+    """Twice the records take about twice the time; a factor of 4 leaves room for noise."""
 
     def seconds(records: int) -> float:
         folder = tmp_path / str(records)
         for seed in range(30):
             write_run(folder / str(seed), [1 / (1 + t) for t in range(records)], seed=seed)
-        started = time.process_time()
-        summarise([folder])
-        return time.process_time() - started
+        started = [time.process_time()]
+        for _ in range(2):
+            summarise([folder])
+            started.append(time.process_time())
+        return min(after - before for before, after in pairwise(started))
 
     small, large = seconds(500), seconds(1000)
     assert large < 4 * small

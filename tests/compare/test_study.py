@@ -58,8 +58,8 @@ lr = [1e-3, 2e-3]
     assert (study.name, study.seeds, study.baseline) == ("mine", (3, 4, 5), "uniform")
     assert study.against == {"neyman+min-snr": "min-snr"}
     assert study.command == f"stepwell compare {tmp_path / 'mine.toml'} model=micro"
-    assert study.metric_of("min-snr") == "objective/min-snr"
-    assert study.metric_of("uniform") == "objective/vlb"
+    assert study.metric_of("min-snr").key == "objective/min-snr"
+    assert study.metric_of("uniform").weighting == "vlb"
     short = tuning_trials(study, tmp_path, None)
     assert len(short) == 6
     assert {trial.recipe.steps for trial in short} == {25}

@@ -15,6 +15,7 @@ from stepwell.core.errors import StepwellError
 from stepwell.recipes.schema import SETTINGS, Recipe
 from stepwell.runs.directory import ENVIRONMENT, METRICS, RECIPE
 from stepwell.runs.io import write_json
+from stepwell.runs.metrics import loss
 
 SCORE = "score.json"
 STUDY = "study.json"
@@ -124,8 +125,12 @@ def _metrics(path: Path) -> tuple[tuple[dict[str, Any], ...], tuple[str, ...]]:
     return tuple(evaluations), tuple(warnings)
 
 
+_NUMBERS = ("step", "images", "seconds", loss("simple").key)
+"""What every evaluation has."""
+
+
 def _checked(record: dict[str, Any]) -> dict[str, Any]:
-    for key in ("step", "images", "seconds", "objective/none"):
+    for key in _NUMBERS:
         if not isinstance(record[key], int | float | None):
             raise TypeError(f"{key} is {record[key]!r}")
     return record

@@ -14,7 +14,7 @@ from stepwell.catalogue.spec import literal, split_pair
 from stepwell.core.errors import StepwellError, unknown
 from stepwell.recipes.method import study_files, workload_files
 from stepwell.recipes.schema import BadRecipe
-from stepwell.runs.metrics import OBJECTIVES, loss
+from stepwell.runs.metrics import OBJECTIVES, Metric, loss
 
 EACH = "each"
 """The workload to tune on: each one for itself."""
@@ -60,9 +60,9 @@ class Study:
     command: str = ""
     """The command that runs it again."""
 
-    def metric_of(self, method: str) -> str:
-        """The record's key of the objective that a method is judged by."""
-        return loss(self.judged_by.get(method, self.metric)).key
+    def metric_of(self, method: str) -> Metric:
+        """The held-out loss that a method is judged by."""
+        return loss(self.judged_by.get(method, self.metric))
 
     def baseline_among(self, methods: Collection[str]) -> str:
         """The study's baseline, or the first method where that one is missing."""

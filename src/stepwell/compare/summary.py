@@ -70,7 +70,7 @@ def _judgements(workload: str, runs: dict[str, list[Outcome]], study: Study) -> 
     finished = {method: [run for run in own if run.finished] for method, own in runs.items()}
     judgements = []
     for method, own in finished.items():
-        against, metric = study.against_of(method, runs), loss(study.metric_of(method))
+        against, metric = study.against_of(method, runs), study.metric_of(method)
         others = finished.get(against, [])
         if own and others and against != method and _recorded(metric, [*own, *others]):
             judgements.append(judge(workload, own, others, metric))

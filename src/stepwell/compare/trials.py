@@ -107,7 +107,7 @@ def chosen_rates(study: Study, trials: Sequence[Trial]) -> dict[str, float]:
         if outcome is not None:
             method = trial.recipe.method
             key = f"{trial.workload}/{method}" if each else method
-            ends.setdefault(key, {})[trial.recipe.lr] = end(outcome, study.metric_of(method))
+            ends.setdefault(key, {})[trial.recipe.lr] = end(outcome, study.metric_of(method).key)
     return {key: min(rates, key=rates.__getitem__) for key, rates in ends.items()}
 
 
@@ -193,5 +193,5 @@ def require_features(study: Study) -> None:
 
 def require_metric(study: Study, plan: Plan) -> None:
     """Refuse a metric that does not exist on the process."""
-    metric = study.metric_of(plan.recipe.method).removeprefix("objective/")
-    weighting(metric)(plan.process, plan.process.grid()[:1])
+    judged_by = weighting(study.metric_of(plan.recipe.method).weighting)
+    judged_by(plan.process, plan.process.grid()[:1])

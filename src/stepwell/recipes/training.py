@@ -15,6 +15,7 @@ from stepwell.evaluate.bands import HeldOutLoss
 from stepwell.pacer import Pacer
 from stepwell.recipes.experiment import Experiment
 from stepwell.recipes.schema import Recipe
+from stepwell.runs.metrics import loss
 from stepwell.train.ema import Ema
 from stepwell.train.learning_rate import Warmup
 from stepwell.train.recorder import LoopSettings
@@ -108,7 +109,7 @@ def evaluation_of(experiment: Experiment, device: torch.device) -> Callable[[nn.
 
     def evaluate(network: nn.Module) -> dict[str, Any]:
         measured = losses(network)
-        objectives = {f"objective/{name}": value for name, value in measured.objectives.items()}
+        objectives = {loss(name).key: value for name, value in measured.objectives.items()}
         return {"bands": measured.plain.tolist(), **objectives}
 
     return evaluate

@@ -60,6 +60,11 @@ class Metric:
         return f"{self.title} on {features} features (not {self.on_inception})"
 
     @property
+    def weighting(self) -> str:
+        """The weighting of a loss."""
+        return self.key.removeprefix(LOSS)
+
+    @property
     def column(self) -> str:
         """The heading of its values in a table."""
         return f"{self.title} ({self.unit}, higher is better)" if self.higher_is_better else self.title

@@ -158,17 +158,8 @@ def _list(items: Iterable[str]) -> str:
 
 
 _SCRIPTS = (
-    "element",
-    "scale",
-    "line_chart",
-    "readout",
-    "heat",
-    "series",
-    "sections",
-    "controls",
-    "live",
-    "start",
-)
+    "element", "scale", "line_chart", "readout", "heat", "series", "sections", "controls", "live", "start",
+)  # fmt: skip
 """In the order of their dependencies."""
 _REPORT_FOOTER = "Written by <code>stepwell report</code>; it needs no other file and opens offline."
 _WATCH_FOOTER = "Served by <code>stepwell watch</code>; <code>stepwell report</code> writes a file to keep."
