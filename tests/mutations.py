@@ -60,6 +60,16 @@ def load() -> list[Mutation]:
     return [Mutation(**entry) for entry in entries]
 
 
+def resolved(tree: Path, word: str) -> str:
+    """A pytest argument; a test file that has moved since is found by its name."""
+    if not word.endswith(".py") or (tree / word).exists():
+        return word
+    named = sorted((tree / "tests").rglob(Path(word).name))
+    if len(named) != 1:
+        raise LookupError(f"{word} is not in {tree}, nor is one other file of that name")
+    return str(named[0].relative_to(tree))
+
+
 def failing_test(tree: Path, tests: str) -> str | None:
     """The first test that fails, None if all pass."""
     command = [
@@ -78,7 +88,7 @@ def failing_test(tree: Path, tests: str) -> str | None:
     variables = {"PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
     try:
         done = subprocess.run(
-            [*command, *shlex.split(tests)],
+            [*command, *(resolved(tree, word) for word in shlex.split(tests))],
             cwd=tree,
             env={**os.environ, **variables},
             capture_output=True,
