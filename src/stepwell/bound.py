@@ -22,7 +22,7 @@ from stepwell.core.tensors import Lookup, PerExample, per_example, precise
 from stepwell.processes.discrete import BOUNDS
 
 VARIANCES = tuple(BOUNDS)
-"""Of the reverse step: fixed-large is beta_t, fixed-small is the posterior's."""
+"""Variances of the reverse step: fixed-large is beta_t, fixed-small is the posterior's."""
 BIN_WIDTH = 2 / 255
 """Between neighbours of the 256 levels of 8-bit data in [-1, 1]."""
 _OUTERMOST = 1 - BIN_WIDTH / 4
@@ -30,14 +30,14 @@ _OUTERMOST = 1 - BIN_WIDTH / 4
 
 
 class _Chain(NamedTuple):
-    """What every KL needs, one entry per timestep."""
+    """Terms of every KL, one entry per timestep."""
 
     constant: Lookup
     """The KL per dimension of a perfect prediction: from the two variances alone."""
     factor: Lookup
     """On |x0 - predicted x0|^2."""
     log_variance: Lookup
-    """Of the reverse step."""
+    """The reverse step's."""
 
 
 def step_kl(

@@ -1,4 +1,4 @@
-"""What training minimises: a process, a weighting, and the density it is stated against."""
+"""The training objective: the weighted squared error of a process's target, averaged over time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stepwell.core.process import NoiseProcess
 from stepwell.core.tensors import PerExample
 from stepwell.weightings import Unweighted, Weighting
 
-Denoiser = Callable[[Tensor, PerExample, Any], Tensor]
+DenoiserFn = Callable[[Tensor, PerExample, Any], Tensor]
 """(input, time, condition) -> output: any network, wrapped."""
 
 
@@ -42,13 +42,13 @@ class Objective:
         return self.process.reference
 
     def __call__(
-        self, denoiser: Denoiser, x0: Tensor, noise: Tensor, u: PerExample, condition: Any = None
+        self, denoiser: DenoiserFn, x0: Tensor, noise: Tensor, u: PerExample, condition: Any = None
     ) -> Losses:
         """The losses of examples x0 [B, ...] at times u [B], in float32 or better."""
         problem = self.process.corrupt(x0, noise, u)
         output = denoiser(problem.input, problem.time, condition).to(u.dtype)
-        said, extra = self._split(output, x0, problem.xt, u)
-        plain = (said - problem.target.to(u.dtype)).square().reshape(len(x0), -1).mean(1)
+        prediction, extra = self._split(output, x0, problem.xt, u)
+        plain = (prediction - problem.target.to(u.dtype)).square().reshape(len(x0), -1).mean(1)
         return Losses(plain, plain * self.weighting(self.process, u), extra)
 
     def _split(self, output: Tensor, x0: Tensor, xt: Tensor, u: PerExample) -> tuple[Tensor, PerExample]:
@@ -58,11 +58,11 @@ class Objective:
         doubled = x0.dim() > 1 and output.shape == (len(x0), 2 * x0.shape[1], *x0.shape[2:])
         if not doubled or not self.process.is_ddpm:
             raise InvalidParameter(
-                f"the network answered {tuple(output.shape)} to examples of {tuple(x0.shape)}: it must "
-                "answer the same shape, or twice the channels for a learned variance on a discrete process."
+                f"the network's output is {tuple(output.shape)} for examples of {tuple(x0.shape)}: it must "
+                "have the same shape, or twice the channels for a learned variance on a discrete process."
             )
-        said, fraction = output.chunk(2, dim=1)
-        nats = learned_variance_bound(self.process, x0, xt, said.detach(), fraction, u)
+        prediction, fraction = output.chunk(2, dim=1)
+        nats = learned_variance_bound(self.process, x0, xt, prediction.detach(), fraction, u)
         # 0.001 x T x bits per dimension, as improved DDPM's hybrid loss (Nichol and Dhariwal 2021, Eq. 16).
         scale = len(self.process.grid()) / 1000 / (math.log(2) * x0[0].numel())
-        return said, (nats * scale).to(u.dtype)
+        return prediction, (nats * scale).to(u.dtype)

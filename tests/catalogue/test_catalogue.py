@@ -115,7 +115,11 @@ def test_a_sampler_takes_a_process_its_name_or_a_scheduler() -> None:
         ),
         (lambda: stepwell.sampler("alignment", "linear", target=5), InvalidParameter, "such as 'vlb'"),
         (lambda: stepwell.sampler("speed", "flow", as_published=True), Unsupported, "continuous"),
-        (lambda: stepwell.weighting("vlb")(stepwell.process("edm"), torch.rand(3)), Unsupported, "EDM"),
+        (
+            lambda: stepwell.weighting("vlb")(stepwell.process("edm"), torch.rand(3)),
+            Unsupported,
+            "EdmProcess",
+        ),
     ],
 )
 def test_bad_input_says_what_to_write(call: object, error: type[Exception], said: str) -> None:

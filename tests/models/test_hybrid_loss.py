@@ -23,7 +23,7 @@ def network() -> Denoiser:
     spec = NetworkSpec(channels=2, image_size=8, classes=3, learned_variance=True)
     settings = {**unet.SIZES["adm-small"].settings, "norm_num_groups": 4, "attn_norm_num_groups": 4}
     size = unet.Size((8, 16), 1, (1,), settings | {"attention_head_dim": 8}, residual_resampling=True)
-    return Denoiser(unet.of_size("adm", size, spec), classes=3, learned_variance=True)
+    return Denoiser(unet.network("adm", spec, size), classes=3, learned_variance=True)
 
 
 def losses(denoiser: Denoiser, weighting: str) -> Losses:

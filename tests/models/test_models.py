@@ -22,14 +22,15 @@ def test_hidden_labels_are_the_label_of_no_class() -> None:
     network = build_model("micro", channels=1, image_size=8, classes=4, label_dropout=0.5)
     labels = torch.arange(4).repeat(1000)
     network.train()
-    told = network._labels(Condition(labels), 4000, torch.device("cpu"))
-    hidden = float((told == 4).float().mean())
+    x = torch.zeros(4000, 1, 8, 8)
+    dropped = network._labels(labels, x)
+    hidden = float((dropped == 4).float().mean())
     # 4,000 fair coins: six standard errors are 0.047, a failure rate of 2e-9.
     assert abs(hidden - 0.5) < 0.047
-    assert torch.equal(told[told != 4], labels[told != 4])
+    assert torch.equal(dropped[dropped != 4], labels[dropped != 4])
     network.eval()
-    assert torch.equal(network._labels(Condition(labels), 4000, torch.device("cpu")), labels)
-    assert network._labels(Condition(), 3, torch.device("cpu")).tolist() == [4, 4, 4]
+    assert torch.equal(network._labels(labels, x), labels)
+    assert network._labels(None, x[:3]).tolist() == [4, 4, 4]
 
 
 def test_sizes_that_do_not_fit_say_what_would() -> None:
@@ -46,7 +47,7 @@ def test_the_label_of_no_class_is_a_label_of_its_own(name: str) -> None:
     torch.manual_seed(0)
     network = build_model(name, channels=1, image_size=8, classes=2).eval()
     x, time = torch.randn(1, 1, 8, 8).expand(3, -1, -1, -1), torch.full((3,), 10)
-    told = network(x, time, Condition(torch.tensor([0, 1, 2])))
-    torch.testing.assert_close(network(x[:1], time[:1]), told[2:])
-    assert (told[2] - told[0]).abs().max() > 1e-6
-    assert (told[2] - told[1]).abs().max() > 1e-6
+    dropped = network(x, time, Condition(torch.tensor([0, 1, 2])))
+    torch.testing.assert_close(network(x[:1], time[:1]), dropped[2:])
+    assert (dropped[2] - dropped[0]).abs().max() > 1e-6
+    assert (dropped[2] - dropped[1]).abs().max() > 1e-6

@@ -19,9 +19,8 @@ def narrow(name: str, **settings: Any) -> Any:
     """Two levels of 16 and 32 channels, attention at the second, all else as published."""
     size = unet.SIZES[name]
     settings = {**size.settings, "norm_num_groups": 8, **settings}
-    return unet.of_size(
-        name, replace(size, channels=(16, 32), layers=1, attention=(1,), settings=settings), TASK
-    )
+    small = replace(size, channels=(16, 32), layers=1, attention=(1,), settings=settings)
+    return unet.network(name, TASK, small)
 
 
 FAMILIES = {

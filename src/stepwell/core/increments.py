@@ -1,4 +1,4 @@
-"""SpeeD's view of a process: how much one step of it changes (Wang et al. 2024, Theorem 1)."""
+"""How much x changes from one timestep to the next, and SpeeD's areas (Wang et al. 2024, Theorem 1)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ for any number of timesteps (0.674 of the linear schedule, where the code says 0
 
 @dataclass(frozen=True)
 class Increments:
-    """x_{t+1} - x_t given x0, for neighbouring timesteps: normal, with mean `mean` x0."""
+    """x_{t+1} - x_t given x0, for neighbouring timesteps: a normal around `mean` x0."""
 
     u: Tensor
     """[T - 1]: the border between the two timesteps."""
@@ -33,7 +33,7 @@ class Increments:
 
 @dataclass(frozen=True)
 class Areas:
-    """Unit times that part a process: [0, accelerates_until), then deceleration, then convergence."""
+    """Unit times where areas end: acceleration [0, accelerates_until), deceleration, then convergence."""
 
     accelerates_until: float
     converges_from: float

@@ -1,4 +1,4 @@
-"""A distribution over log-SNR, seen in a process's unit time."""
+"""Distributions over log-SNR, as densities over a process's unit time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stepwell.core.process import NoiseProcess
 from stepwell.core.tensors import precise
 
 _LEAST_MASS = 1e-6
-"""Of a distribution, inside a process's range: with less, its float32 draws would be a few values."""
+"""The least mass inside a process's range: with less, float32 draws would be a few values."""
 
 
 class Symmetric(ABC):

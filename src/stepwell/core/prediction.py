@@ -1,4 +1,4 @@
-"""What a network may be asked to say: each prediction is p x0 + q eps, so a prediction is two numbers."""
+"""What a network may predict: each prediction is p x0 + q eps, so it is two numbers."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ SPELLINGS = {
     "v_prediction": "v",
     "flow_prediction": "velocity",
 }
-"""diffusers' and others' names for them."""
+"""The names of diffusers and others."""
 
 
-def prediction_name(given: str, allowed: tuple[str, ...]) -> str:
+def prediction_name(name: str, allowed: tuple[str, ...]) -> str:
     """The canonical name of a prediction, if the process allows it."""
-    name = SPELLINGS.get(given, given)
-    if name not in allowed:
-        raise unknown("prediction of this process", given, allowed)
-    return name
+    canonical = SPELLINGS.get(name, name)
+    if canonical not in allowed:
+        raise unknown("prediction of this process", name, allowed)
+    return canonical
 
 
 def convert(output: Tensor, xt: Tensor, scales: Mix, source: str, target: str) -> Tensor:

@@ -25,7 +25,7 @@ class Problem(NamedTuple):
     input: Tensor
     """[B, ...]: the network's input."""
     time: PerExample
-    """[B]: the time that the network is given."""
+    """[B]: the network's time input."""
     target: Tensor
     """[B, ...]: the target of the network's output."""
     xt: Tensor
@@ -52,10 +52,10 @@ class NoiseProcess(ABC):
     interpolates: bool = False
     """Whether solvers step along (1 - t) x0 + t eps, as flows do, rather than along x0 + sigma eps."""
     is_ddpm: bool = False
-    """Whether it is DDPM's chain of timesteps: only that has bits per dimension, a learned variance and a
+    """Whether it is DDPM's discrete chain: only that has bits per dimension, a learned variance and a
     scheduler of diffusers."""
     has_bound: bool = True
-    """Whether `bound_coefficient` exists."""
+    """Whether its variational bound is known."""
 
     @abstractmethod
     def scales(self, u: PerExample) -> tuple[PerExample, PerExample]:
@@ -142,16 +142,16 @@ class NoiseProcess(ABC):
         return 2 * (torch.log(signal) - torch.log(noise))
 
     def corrupt(self, x0: Tensor, noise: Tensor, u: PerExample) -> Problem:
-        """The denoising task of x0 at time u with this noise, in the dtype of x0."""
+        """The denoising problem of x0 at time u with this noise, in the dtype of x0."""
         a, s = (per_example(scale, x0) for scale in self.scales(u))
         p, q = (per_example(part, x0) for part in self.target_mix(u))
         xt = (a * x0 + s * noise).to(x0.dtype)
         target = (p * x0 + q * noise).to(x0.dtype)
-        seen = (per_example(self.input_scale(u), x0) * xt).to(x0.dtype)
-        return Problem(seen, self.time(u), target, xt)
+        scaled = (per_example(self.input_scale(u), x0) * xt).to(x0.dtype)
+        return Problem(scaled, self.time(u), target, xt)
 
     def recover(self, output: Tensor, xt: Tensor, u: PerExample) -> Tensor:
-        """x0 from the network's output; undefined where that says nothing about x0 (eps at zero SNR)."""
+        """x0 from the network's output; undefined where that does not determine x0 (eps at zero SNR)."""
         a, s = (per_example(scale, xt) for scale in self.scales(u))
         p, q = (per_example(part, xt) for part in self.target_mix(u))
         return ((q * xt - s * output) / (a * q - s * p)).to(xt.dtype)
@@ -164,16 +164,15 @@ class NoiseProcess(ABC):
         return torch.where(p == 0, 1.0, (a / (a * q - s * p)) ** 2)
 
 
-def agree(one: NoiseProcess, other: NoiseProcess, *, told: bool = False) -> bool:
-    """Whether both have the same noise and targets at all times; `told`: and show networks the same."""
+def agree(one: NoiseProcess, other: NoiseProcess, *, inputs: bool = False) -> bool:
+    """Whether both have the same noise and targets at all times; `inputs`: and the same network inputs."""
     if one.timesteps != other.timesteps:
         return False
     u = torch.linspace(0.05, 0.95, 19)
-    both = zip(_algebra(one, u, told), _algebra(other, u, told), strict=True)
+    both = zip(_values(one, u, inputs), _values(other, u, inputs), strict=True)
     return all(torch.allclose(ours, theirs, rtol=1e-3, atol=1e-5) for ours, theirs in both)
 
 
-def _algebra(process: NoiseProcess, u: Tensor, told: bool) -> tuple[Tensor, ...]:
-    noise = (*process.scales(u), *process.target_mix(u))
-    shown = (process.input_scale(u), process.time(u)) if told else ()
-    return tuple(values.double() for values in (*noise, *shown))
+def _values(process: NoiseProcess, u: Tensor, inputs: bool) -> list[Tensor]:
+    network = [process.input_scale(u), process.time(u)] if inputs else []
+    return [value.double() for value in (*process.scales(u), *process.target_mix(u), *network)]

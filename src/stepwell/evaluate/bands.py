@@ -17,7 +17,7 @@ from stepwell.core.errors import InvalidParameter, Unsupported
 from stepwell.core.process import NoiseProcess
 from stepwell.core.tensors import PerExample
 from stepwell.core.tick import stream_key
-from stepwell.objective import Denoiser, Objective
+from stepwell.objective import DenoiserFn, Objective
 from stepwell.weightings import Weighting
 
 
@@ -54,7 +54,7 @@ class HeldOutLoss:
         self._objective = Objective(process)
         self._weightings = _supported_weightings(process)
 
-    def __call__(self, denoiser: Denoiser) -> BandLosses:
+    def __call__(self, denoiser: DenoiserFn) -> BandLosses:
         """The losses of a denoiser that is in eval mode."""
         plain = torch.zeros(self.bands, dtype=torch.float64)
         sums, mass = dict.fromkeys(self._weightings, 0.0), 0.0
@@ -67,7 +67,7 @@ class HeldOutLoss:
                 sums[name] += float((density * weight(self.process, u) * losses).sum())
         return BandLosses(edges(self.bands), plain, {name: total / mass for name, total in sums.items()})
 
-    def losses(self, denoiser: Denoiser, band: int) -> PerExample:
+    def losses(self, denoiser: DenoiserFn, band: int) -> PerExample:
         """The plain loss [N] of every image in one band, computed in float32 and kept in float64."""
         u, noise = self.times(band), fixed_noise(self.x0, self.seed, "held-out", band)
         parts: list[Tensor] = []
@@ -111,7 +111,7 @@ def fixed_noise(like: Tensor, *parts: int | str) -> Tensor:
     return torch.randn(like.shape, generator=fixed_generator(*parts, "noise"))
 
 
-def on_target(denoiser: Denoiser) -> Denoiser:
+def on_target(denoiser: DenoiserFn) -> DenoiserFn:
     """A denoiser without its learned variance, the second half of the output channels."""
 
     def call(input: Tensor, time: PerExample, condition: Any) -> Tensor:

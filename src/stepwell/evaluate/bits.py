@@ -18,7 +18,7 @@ from stepwell.core.process import NoiseProcess, Problem
 from stepwell.core.tensors import PerExample
 from stepwell.core.tick import stream_key, uniforms
 from stepwell.evaluate.bands import batches, fixed_generator, fixed_noise, float_images, on_target
-from stepwell.objective import Denoiser
+from stepwell.objective import DenoiserFn
 
 Term = Callable[[Tensor, Problem, Tensor, PerExample], PerExample]
 """(x0, problem, output, u) -> nats per example."""
@@ -34,7 +34,7 @@ class Bits(NamedTuple):
 
 
 def bits_per_dimension(
-    denoiser: Denoiser,
+    denoiser: DenoiserFn,
     process: NoiseProcess,
     x0: Tensor,
     condition: Any = None,
@@ -76,7 +76,7 @@ def bits_per_dimension(
 class _Images:
     """Images, and the network that is asked about them."""
 
-    denoiser: Denoiser
+    denoiser: DenoiserFn
     process: NoiseProcess
     x0: Tensor
     condition: Any

@@ -1,4 +1,4 @@
-"""A folder that diffusers wrote, read back: the network's tensors, its configuration and its process."""
+"""Folders of diffusers: a network is exported as a DDPMPipeline, and read back to be fine-tuned."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class BadPipeline(StepwellError, ValueError):
 
 @dataclass(frozen=True)
 class PipelineFolder:
-    """What `stepwell export`, or diffusers itself, left."""
+    """The contents of a folder that `stepwell export`, or diffusers itself, wrote."""
 
     tensors: dict[str, Tensor]
     """By the names of a UNet2DModel."""
@@ -75,48 +75,42 @@ def _process(folder: Path) -> NoiseProcess | None:
 
 def _object(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise BadPipeline(f"{path} cannot be read ({error}): export the folder again.") from error
-    if not isinstance(found, dict):
+    if not isinstance(values, dict):
         raise BadPipeline(f"{path} is not a JSON object: export the folder again.")
-    return found
-
-
-_INSTEAD = (
-    "use stepwell generate, or load the network from the run yourself (stepwell.recipes.experiment.trained)."
-)
+    return values
 
 
 def export(denoiser: Denoiser, process: NoiseProcess, out: Path, latents: bool = False) -> None:
-    """Write unet/, scheduler/ and model_index.json; what the pipeline could not run is refused.
+    """Write unet/, scheduler/ and model_index.json, with adapters added to their layers.
 
-    Adapters are added to their layers: the folder holds an ordinary network.
+    A network that DDPMPipeline cannot run is refused.
     """
-    network = denoiser.network
-    kind = type(network).__name__
-    if not isinstance(network, UNet2DModel):
+    if reason := _not_exportable(denoiser, process, latents):
         raise Unsupported(
-            f"the one format of export is DDPMPipeline's folder, which holds a UNet2DModel, and this network "
-            f"is a {kind}: {_INSTEAD}"
+            f"{reason}: use stepwell generate, or load the network from the run yourself "
+            "(stepwell.recipes.experiment.trained)."
         )
-    if latents:
-        raise Unsupported(
-            "this network makes latents, and DDPMPipeline has no decoder to turn them into images: "
-            + _INSTEAD
-        )
-    if denoiser.classes:
-        raise Unsupported(
-            f"DDPMPipeline passes no labels, and this network was trained with {denoiser.classes} classes: "
-            f"{_INSTEAD}"
-        )
-    answered = network.config.out_channels // (2 if denoiser.learned_variance else 1)
-    if network.config.in_channels != answered:
-        raise Unsupported(
-            "this network enlarges images that it is shown beside the noise, and DDPMPipeline shows it none: "
-            + _INSTEAD
-        )
+    plain = UNet2DModel.from_config(denoiser.network.config)
+    plain.load_state_dict(merged(denoiser.network.state_dict()))
     scheduler = make_scheduler(process, "ddpm", denoiser.learned_variance)
-    plain = UNet2DModel.from_config(network.config)
-    plain.load_state_dict(merged(network.state_dict()))
     DDPMPipeline(unet=plain, scheduler=scheduler).save_pretrained(out)
+
+
+def _not_exportable(denoiser: Denoiser, process: NoiseProcess, latents: bool) -> str:
+    """Why DDPMPipeline cannot run a network, or nothing."""
+    network = denoiser.network
+    if not isinstance(network, UNet2DModel):
+        kind = type(network).__name__
+        return f"export writes DDPMPipeline's folder, which holds a UNet2DModel, and this network is a {kind}"
+    if not process.is_ddpm:
+        return f"DDPMPipeline needs DDPM's discrete chain, and this network was trained on {process!r}"
+    if latents:
+        return "this network makes latents, and DDPMPipeline has no decoder to turn them into images"
+    if denoiser.classes:
+        return f"DDPMPipeline passes no labels, and this network was trained with {denoiser.classes} classes"
+    if network.config.in_channels != network.config.out_channels // (2 if denoiser.learned_variance else 1):
+        return "this network takes low-resolution images as input, and DDPMPipeline passes none"
+    return ""

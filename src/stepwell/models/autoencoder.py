@@ -1,10 +1,11 @@
-"""Autoencoders between images and latents: diffusers' classes and the TAESD family, behind one face."""
+"""Autoencoders between images and latents: diffusers' classes and the TAESD family, loaded alike."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -29,27 +30,30 @@ class BadAutoencoder(StepwellError, ValueError):
     """An autoencoder that cannot be loaded, or that images do not fit."""
 
 
-Moments = Callable[[Tensor], tuple[Tensor, Tensor | None]]
-
-
 @dataclass(frozen=True)
 class Autoencoder:
-    """A frozen encoder and decoder in float32."""
+    """An encoder and a decoder in float32, frozen."""
 
     name: str
     """Where it was loaded from; an absolute path if local."""
     network: nn.Module
-    moments: Moments
-    """Images to the mean and deviation of their latents."""
+    moments: Callable[[Tensor], tuple[Tensor, Tensor | None]]
+    """Images to the mean and standard deviation of their latents."""
     reconstruct: Callable[[Tensor], Tensor]
     channels: int
     factor: int
-    """How many pixels, in height and width, are one latent."""
+    """Pixels per latent, in height and in width."""
     posterior: bool
-    """Whether an image has a distribution of latents (KL) rather than one."""
-    fingerprint: str
-    """A digest of all its weights."""
+    """Whether an image has a distribution of latents (KL) rather than one latent."""
     image_channels: int = 3
+
+    def __post_init__(self) -> None:
+        self.network.eval().requires_grad_(False)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest of names, shapes and values of all weights."""
+        return weights_digest(self.network.state_dict(), sha256(), "{name} {shape} {dtype};")
 
     @torch.no_grad()
     def encode(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -84,15 +88,13 @@ def load_autoencoder(spec: str) -> Autoencoder:
             f"there is no autoencoder at {str(path)!r}: give a folder that diffusers saved (config.json and "
             "weights), FOLDER/NAME of NAME_encoder.safetensors and NAME_decoder.safetensors, or hub:ORG/NAME."
         )
-    folder = next(
-        (p for p in (path, *(path / part for part in _PARTS)) if (p / "config.json").is_file()), None
+    for folder in (path, *(path / part for part in _PARTS)):
+        if (folder / "config.json").is_file():
+            return _of_diffusers(str(folder), str(folder), {})
+    raise BadAutoencoder(
+        f"{str(path)!r} has no config.json, nor has a sub-folder {' or '.join(_PARTS)}: give the folder "
+        "that save_pretrained of an autoencoder wrote."
     )
-    if folder is None:
-        raise BadAutoencoder(
-            f"{str(path)!r} has no config.json, nor has a sub-folder {' or '.join(_PARTS)}: give the folder "
-            "that save_pretrained of an autoencoder wrote."
-        )
-    return _of_diffusers(str(folder), str(folder), {})
 
 
 def _pair(path: Path) -> Path | None:
@@ -125,13 +127,12 @@ def _tiny(name: str, stem: Path) -> Autoencoder:
         ) from error
     return Autoencoder(
         name=name,
-        network=_frozen(network),
+        network=network,
         moments=lambda images: (network.encode(images), None),
         reconstruct=network.decode,
         channels=network.channels,
         factor=TinyAutoencoder.factor,
         posterior=False,
-        fingerprint=fingerprint(network),
     )
 
 
@@ -149,9 +150,7 @@ def _of_diffusers(name: str, source: str, more: dict[str, str]) -> Autoencoder:
     try:
         config = diffusers.AutoencoderKL.load_config(source, **more)
     except (OSError, ValueError) as error:
-        raise BadAutoencoder(
-            f"the autoencoder {name} cannot be loaded: {_short(error)}{_hint(name)}"
-        ) from error
+        raise _not_loaded("autoencoder", name, error) from error
     kind = config.get("_class_name")
     if kind not in _CLASSES:
         raise BadAutoencoder(f"{name} is {kind or 'of no class'}, and must be one of {', '.join(_CLASSES)}.")
@@ -160,10 +159,8 @@ def _of_diffusers(name: str, source: str, more: dict[str, str]) -> Autoencoder:
             source, torch_dtype=torch.float32, output_loading_info=True, **more
         )
     except (OSError, ValueError, RuntimeError, SafetensorError, json.JSONDecodeError) as error:
-        raise BadAutoencoder(
-            f"the weights of {name} cannot be loaded: {_short(error)}{_hint(name)}"
-        ) from error
-    # diffusers only warns of these and leaves the rest random.
+        raise _not_loaded("weights of", name, error) from error
+    # diffusers only warns about these, and leaves them random.
     lost = [*report["missing_keys"], *report["mismatched_keys"]]
     if lost:
         raise BadAutoencoder(
@@ -174,8 +171,8 @@ def _of_diffusers(name: str, source: str, more: dict[str, str]) -> Autoencoder:
 
 def _wrapped(name: str, kind: str, network: Any) -> Autoencoder:
     def posterior(images: Tensor) -> tuple[Tensor, Tensor | None]:
-        found = network.encode(images).latent_dist
-        return found.mean, found.std
+        latents = network.encode(images).latent_dist
+        return latents.mean, latents.std
 
     def plain(images: Tensor) -> tuple[Tensor, Tensor | None]:
         # VQModel: before quantisation, as LDM trains; its decoder quantises first.
@@ -183,41 +180,24 @@ def _wrapped(name: str, kind: str, network: Any) -> Autoencoder:
 
     config = network.config
     codes = config.get("vq_embed_dim") if kind == "VQModel" else None
+    widths = config.encoder_block_out_channels if kind == "AutoencoderTiny" else config.block_out_channels
     return Autoencoder(
         name=name,
-        network=_frozen(network),
+        network=network,
         moments=posterior if kind == "AutoencoderKL" else plain,
         reconstruct=lambda latents: network.decode(latents).sample,
         channels=codes or config.latent_channels,
-        factor=2 ** (len(_widths(kind, config)) - 1),
+        factor=2 ** (len(widths) - 1),
         posterior=kind == "AutoencoderKL",
-        fingerprint=fingerprint(network),
         image_channels=config.in_channels,
     )
 
 
-def _widths(kind: str, config: Any) -> list[int]:
-    return list(config.encoder_block_out_channels if kind == "AutoencoderTiny" else config.block_out_channels)
-
-
-def _frozen(network: nn.Module) -> nn.Module:
-    return network.eval().requires_grad_(False)
-
-
-def fingerprint(network: nn.Module) -> str:
-    """A digest of names, shapes and values of all weights."""
-    return weights_digest(network.state_dict(), sha256(), "{name} {shape} {dtype};")
-
-
-def _short(error: Exception) -> str:
-    """The first sentence of a foreign error: the rest is often a page long."""
-    return " ".join(str(error).split())[:300]
-
-
-def _hint(name: str) -> str:
-    if not name.startswith(HUB):
-        return ""
-    return (
-        " Check the connection and the name; the autoencoder of a whole pipeline is a part of it "
-        "(hub:ORG/NAME/vae); without a connection give a folder."
+def _not_loaded(part: str, name: str, error: Exception) -> BadAutoencoder:
+    """The first 300 characters of diffusers' error, which may be a page long, and what to do."""
+    remedy = " Check the connection and the name; the autoencoder of a whole pipeline is a part of it "
+    remedy += "(hub:ORG/NAME/vae); without a connection give a folder."
+    short = " ".join(str(error).split())[:300]
+    return BadAutoencoder(
+        f"the {part} {name} cannot be loaded: {short}{remedy if name.startswith(HUB) else ''}"
     )

@@ -1,4 +1,4 @@
-"""What a network is built for."""
+"""The wrapper around every network: what it is built for, what conditions it, and how it is called."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from stepwell.core.tensors import PerExample
 
 @dataclass(frozen=True)
 class NetworkSpec:
-    """Shapes in and out, labels, and dropout: all that a family needs beside a size."""
+    """What a network is built for: its inputs and outputs, labels and dropout."""
 
     channels: int
     image_size: int
     classes: int = 0
-    """0: no labels. Otherwise one label more is embedded, `classes`: that of no class, for guidance."""
+    """0: no labels. Otherwise one more label is embedded, number `classes`: no class, for guidance."""
     extra_channels: int = 0
     learned_variance: bool = False
     dropout: float = 0.0
@@ -35,12 +35,12 @@ class NetworkSpec:
 
     @property
     def channels_in(self) -> int:
-        """Channels that the network sees."""
+        """Channels of the input."""
         return self.channels + self.extra_channels
 
     @property
     def channels_out(self) -> int:
-        """Channels that it answers: twice as many with a learned variance."""
+        """Channels of the output: twice as many with a learned variance."""
         return self.channels * (2 if self.learned_variance else 1)
 
     def check(self, name: str, images: Tensor) -> None:
@@ -54,7 +54,7 @@ class NetworkSpec:
 
 
 def patches_across(name: str, image_size: int, patch: int) -> int:
-    """How many patches make a row of the image, or an error that says which sizes fit."""
+    """How many patches make a row of the image, or an error that names the sizes that fit."""
     if image_size % patch:
         raise InvalidParameter(
             f"model {name} cuts images into patches of {patch}x{patch}: their size must be a multiple of "
@@ -65,7 +65,7 @@ def patches_across(name: str, image_size: int, patch: int) -> int:
 
 @dataclass(frozen=True)
 class Condition:
-    """What the network is told beside time."""
+    """What the network is conditioned on beside time."""
 
     labels: PerExample | None = None
     """[B] int64; `classes` is the label of no class, for guidance."""
@@ -73,11 +73,8 @@ class Condition:
     """[B, E, H, W]: extra input, such as a low-resolution image."""
 
 
-UNCONDITIONAL = Condition()
-
-
 class NetworkOutput(NamedTuple):
-    """What a network returns, under diffusers' name."""
+    """A network's output, under diffusers' name."""
 
     sample: Tensor
     """[B, C, H, W]"""
@@ -95,24 +92,25 @@ class Denoiser(nn.Module):
 
     def forward(self, x: Tensor, time: PerExample, condition: Condition | None = None) -> Tensor:
         """The network's output [B, C, H, W], or [B, 2 C, H, W] with a learned variance."""
-        told = condition or UNCONDITIONAL
-        seen = x if told.channels is None else torch.cat([x, told.channels.to(x.dtype)], dim=1)
-        output: Tensor = self.network(seen, time, class_labels=self._labels(told, len(x), x.device)).sample
+        labels, channels = (condition.labels, condition.channels) if condition else (None, None)
+        extended = x if channels is None else torch.cat([x, channels.to(x.dtype)], dim=1)
+        output: Tensor = self.network(extended, time, class_labels=self._labels(labels, x)).sample
         return output
 
-    def _labels(self, condition: Condition, count: int, device: torch.device) -> Tensor | None:
+    def _labels(self, labels: PerExample | None, x: Tensor) -> PerExample | None:
+        """The network's labels: that of no class where there are none, or where dropout hides them."""
         if self.classes == 0:
             return None
-        if condition.labels is None:
-            return torch.full((count,), self.classes, device=device)
-        if condition.labels.shape != (count,):
+        if labels is None:
+            return torch.full((len(x),), self.classes, device=x.device)
+        if labels.shape != (len(x),):
             raise InvalidParameter(
-                f"{count} examples need {count} labels, not shape {tuple(condition.labels.shape)}."
+                f"{len(x)} examples need {len(x)} labels, not shape {tuple(labels.shape)}."
             )
         if not (self.training and self.label_dropout):
-            return condition.labels
-        dropped = torch.rand(count, device=device) < self.label_dropout
-        return torch.where(dropped, self.classes, condition.labels)
+            return labels
+        dropped = torch.rand(len(x), device=x.device) < self.label_dropout
+        return torch.where(dropped, self.classes, labels)
 
 
 def downsampled(images: Tensor, factor: int) -> Tensor:
@@ -121,22 +119,22 @@ def downsampled(images: Tensor, factor: int) -> Tensor:
 
 
 def upsampled(low: Tensor, factor: int) -> Tensor:
-    """Small images [B, C, h, w] at `factor` times their size, bilinear: what needs no network."""
+    """Small images [B, C, h, w] at `factor` times their size, by bilinear interpolation."""
     return F.interpolate(low, scale_factor=factor, mode="bilinear", align_corners=False)
 
 
 @dataclass(frozen=True)
 class Conditioning:
-    """What the network is told of its examples beside time."""
+    """How a condition is made from examples: their labels and, for super-resolution, a smaller version."""
 
     super_resolution: int = 0
-    """The factor by which images are reduced; 0: the network is shown no low-resolution image."""
+    """The factor by which images are reduced; 0: there is no low-resolution image."""
 
     def __post_init__(self) -> None:
         require.count("super_resolution", self.super_resolution, least=0)
 
     def extra_channels(self, shape: tuple[int, int, int]) -> int:
-        """How many input channels it adds for examples of a shape; the factor has to divide their size."""
+        """How many input channels it adds for examples of a shape, whose size the factor must divide."""
         factor = self.super_resolution
         if factor == 0:
             return 0
@@ -153,10 +151,9 @@ class Conditioning:
         return Condition(labels, self.channels(x0))
 
     def channels(self, x0: Tensor) -> Tensor | None:
-        """The companions [B, C, H, W] of examples x0 [B, C, H, W]."""
+        """The low-resolution versions of examples x0 [B, C, H, W], enlarged to [B, C, H, W] again."""
         factor = self.super_resolution
         return upsampled(downsampled(x0, factor), factor) if factor else None
 
 
 LABELS_ONLY = Conditioning()
-"""Nothing but labels."""

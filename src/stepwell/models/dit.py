@@ -32,8 +32,8 @@ SIZES = {
 """The configurations of Peebles and Xie 2023."""
 
 
-class _Given(nn.Module):
-    """Stands where a block's embedder was: what it is given as time is the embedding already."""
+class _Embedded(nn.Module):
+    """Replaces a block's embedder: its timestep is the embedding already."""
 
     def forward(self, timestep: Tensor, class_labels: None, hidden_dtype: torch.dtype) -> Tensor:
         return timestep.to(hidden_dtype)
@@ -47,7 +47,7 @@ class DiT(nn.Module):
         self.name, self.spec = name, spec
         patches_across(name, spec.image_size, size.patch)
         self.embed = CombinedTimestepLabelEmbeddings(spec.classes, size.width)
-        # The table keeps its row for no class. Hiding labels is the denoiser's business: two would add up.
+        # The table keeps its row for no class. The denoiser drops labels: two dropouts would add up.
         self.embed.class_embedder.dropout_prob = 0.0
         self.blocks = DiTTransformer2DModel(
             num_attention_heads=size.heads,
@@ -61,7 +61,7 @@ class DiT(nn.Module):
             num_embeds_ada_norm=0,
         )
         for block in self.blocks.transformer_blocks:
-            block.norm1.emb = _Given()
+            block.norm1.emb = _Embedded()
         self._initialise()
 
     def _initialise(self) -> None:
@@ -83,13 +83,10 @@ class DiT(nn.Module):
         """Images [B, C, H, W], times [B] of any real value, labels [B] -> .sample [B, C', H, W]."""
         self.spec.check(self.name, sample)
         count = len(sample)
-        labels = torch.zeros(count, dtype=torch.long, device=sample.device)
-        told = self.embed(
-            timestep.expand(count),
-            labels if class_labels is None else class_labels,
-            hidden_dtype=sample.dtype,
-        )
-        return NetworkOutput(self.blocks(sample, timestep=told).sample)
+        if class_labels is None:
+            class_labels = torch.zeros(count, dtype=torch.long, device=sample.device)
+        embedding = self.embed(timestep.expand(count), class_labels, hidden_dtype=sample.dtype)
+        return NetworkOutput(self.blocks(sample, timestep=embedding).sample)
 
 
 def network(name: str, spec: NetworkSpec) -> DiT:

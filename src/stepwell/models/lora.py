@@ -21,12 +21,12 @@ _BASE, _DOWN, _UP = ".base_layer.", ".lora_A.default.weight", ".lora_B.default.w
 
 
 def is_available() -> bool:
-    """Whether peft is there; importing it takes seconds."""
+    """Whether peft is installed; importing it takes seconds."""
     return find_spec("peft") is not None
 
 
 def inject(network: nn.Module, rank: int) -> None:
-    """Freeze a network and add adapters that start as nothing; the random half follows torch's generator."""
+    """Freeze a network and add adapters that start at 0; the random half follows torch's generator."""
     require.count("lora", rank)
     if not is_available():
         raise Unsupported(f"lora={rank} {MISSING}")
@@ -44,8 +44,8 @@ def is_adapter(name: str) -> bool:
 
 
 def merged(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A network's tensors with its adapters added to the layers, under the names of a network without any."""
-    found = {}
+    """A network's tensors with adapters added to their layers, named as in a network without adapters."""
+    plain = {}
     for name, tensor in tensors.items():
         if is_adapter(name):
             continue
@@ -53,13 +53,13 @@ def merged(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         down, up = tensors.get(f"{layer}{_DOWN}"), tensors.get(f"{layer}{_UP}")
         if last == "weight" and down is not None and up is not None:
             tensor = tensor + _product(down, up)
-        found[f"{layer}.{last}" if last else name] = tensor
-    return found
+        plain[f"{layer}.{last}" if last else name] = tensor
+    return plain
 
 
 @torch.no_grad()
 def _product(down: Tensor, up: Tensor) -> Tensor:
-    """What the two add to a layer: up down, or the one kernel of a convolution [r, C, h, w] after another."""
+    """The weights that an adapter adds to a layer: up x down, or two convolutions [r, C, h, w] as one."""
     if down.dim() == 2:
         return up @ down
     return F.conv2d(down.transpose(0, 1), up).transpose(0, 1)

@@ -56,14 +56,14 @@ class TinyAutoencoder(nn.Module):
         self.decoder = nn.Sequential(*up, Block(width), _conv(width, 3))
 
     def encode(self, images: Tensor) -> Tensor:
-        """Images in [-1, 1] as latents; the published networks see [0, 1]."""
-        found: Tensor = self.encoder(images.add(1).div(2))
-        return found
+        """Images in [-1, 1] as latents; the published networks take [0, 1]."""
+        latents: Tensor = self.encoder(images.add(1).div(2))
+        return latents
 
     def decode(self, latents: Tensor) -> Tensor:
         """Latents as images, around [-1, 1]."""
-        found: Tensor = self.decoder(latents)
-        return found.mul(2).sub(1)
+        images: Tensor = self.decoder(latents)
+        return images.mul(2).sub(1)
 
 
 def from_weights(encoder: Mapping[str, Tensor], decoder: Mapping[str, Tensor]) -> TinyAutoencoder:

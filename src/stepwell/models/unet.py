@@ -58,20 +58,16 @@ SIZES = {
     "adm-imagenet64": Size((192, 384, 576, 768), 3, (1, 2, 3), _ADM, True, True),
     "adm-imagenet256": Size((256, 256, 512, 512, 1024, 1024), 2, (3, 4, 5), _ADM, True, True),
 }
-"""Widths, blocks and levels with attention, from the papers that `entries` names.
+"""Widths, blocks and levels with attention, from the papers that `registry` names.
 
 UNet2DModel expresses ADM: its parameters are ADM's, plus the one label of no class (768 numbers in
 adm-imagenet64, 1,024 in adm-imagenet256).
 """
 
 
-def network(name: str, spec: NetworkSpec) -> UNet2DModel:
-    """The U-Net of this name."""
-    return of_size(name, SIZES[name], spec)
-
-
-def of_size(name: str, size: Size, spec: NetworkSpec) -> UNet2DModel:
-    """A U-Net of any size; its name is for errors."""
+def network(name: str, spec: NetworkSpec, size: Size | None = None) -> UNet2DModel:
+    """The U-Net of this name, or of any other size."""
+    size = size or SIZES[name]
     halvings = 2 ** (len(size.channels) - 1)
     if spec.image_size % halvings:
         raise InvalidParameter(
@@ -85,7 +81,7 @@ def of_size(name: str, size: Size, spec: NetworkSpec) -> UNet2DModel:
     if size.residual_resampling:
         down, up = ("ResnetDownsampleBlock2D", "ResnetUpsampleBlock2D")
         settings |= {"downsample_type": "resnet", "upsample_type": "resnet"}
-    made = UNet2DModel(
+    unet = UNet2DModel(
         sample_size=spec.image_size,
         in_channels=spec.channels_in,
         out_channels=spec.channels_out,
@@ -98,8 +94,8 @@ def of_size(name: str, size: Size, spec: NetworkSpec) -> UNet2DModel:
         **settings,
     )
     if size.starts_at_zero:
-        _start_at_zero(made)
-    return made
+        _start_at_zero(unet)
+    return unet
 
 
 def _start_at_zero(unet: UNet2DModel) -> None:

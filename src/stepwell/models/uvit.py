@@ -99,9 +99,8 @@ class Perceptron(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """[B, N, D] -> [B, N, D]."""
-        inner = self.dropout(F.gelu(self.widen(tokens)))
-        told: Tensor = self.dropout(self.narrow(inner))
-        return told
+        output: Tensor = self.dropout(self.narrow(self.dropout(F.gelu(self.widen(tokens)))))
+        return output
 
 
 class Block(nn.Module):
@@ -123,12 +122,12 @@ class Block(nn.Module):
         if self.join is not None and skip is not None:
             tokens = self.join(torch.cat([tokens, skip], dim=-1))
         tokens = tokens + self.attention(self.norm_attention(tokens))
-        told: Tensor = tokens + self.perceptron(self.norm_perceptron(tokens))
-        return told
+        output: Tensor = tokens + self.perceptron(self.norm_perceptron(tokens))
+        return output
 
 
 class UViT(nn.Module):
-    """Tokens through blocks whose second half also sees what the first half saw."""
+    """Transformer blocks over tokens, with long skips from the first half to the second."""
 
     def __init__(self, size: Size, spec: NetworkSpec, name: str = "uvit") -> None:
         super().__init__()
@@ -165,14 +164,14 @@ class UViT(nn.Module):
         """Images [B, C, H, W], times [B] of any real value, labels [B] -> .sample [B, C', H, W]."""
         self.spec.check(self.name, sample)
         tokens = self._tokens(sample, timestep, class_labels) + self.position
-        seen: list[Tensor] = []
+        skips: list[Tensor] = []
         for block in self.first:
             tokens = block(tokens)
-            seen.append(tokens)
+            skips.append(tokens)
         tokens = self.middle(tokens)
         for block in self.second:
             # The last block of the first half is the partner of the first block of the second.
-            tokens = block(tokens, seen.pop())
+            tokens = block(tokens, skips.pop())
         patches = self.predict(self.norm(tokens))[:, self.tokens_before_patches :]
         return NetworkOutput(self.smooth(unpatchify(patches, self.size.patch, self.rows)))
 

@@ -44,8 +44,10 @@ class FlowProcess(NoiseProcess):
         self.reference = _reference(require.one_of("reference", reference, REFERENCES))
 
     def __repr__(self) -> str:
-        told = f"prediction={self.prediction!r}, shift={self.shift:g}, timesteps={self.timesteps}"
-        return f"FlowProcess({told}, time_scale={self.time_scale:g})"
+        return (
+            f"FlowProcess(prediction={self.prediction!r}, shift={self.shift:g}, timesteps={self.timesteps}, "
+            f"time_scale={self.time_scale:g})"
+        )
 
     def sigma(self, u: PerExample) -> PerExample:
         """The flow's own time t in [0, 1]: the share of noise."""

@@ -14,17 +14,17 @@ from stepwell.processes.flow import FlowProcess
 
 
 def process_from(scheduler: Any, prediction: str | None = None) -> NoiseProcess:
-    """The process of a DDPM-family or flow-match scheduler; `prediction` overrides what it says."""
+    """The process of a DDPM-family or flow-match scheduler; `prediction` overrides its own."""
     if isinstance(scheduler, NoiseProcess):
         return scheduler
-    said = _setting(scheduler, "prediction_type")
+    own = _setting(scheduler, "prediction_type")
     if hasattr(scheduler, "alphas_cumprod"):
-        if prediction is None and said == "flow_prediction":
+        if prediction is None and own == "flow_prediction":
             raise Unsupported(
                 f"{type(scheduler).__name__} predicts a flow but carries DDPM betas: "
                 "write stepwell.process('flow', shift=...) with its flow_shift."
             )
-        return DiscreteProcess(_alphas_cumprod(scheduler), prediction or said or "eps")
+        return DiscreteProcess(_alphas_cumprod(scheduler), prediction or own or "eps")
     if hasattr(scheduler, "sigmas") and _setting(scheduler, "shift") is not None:
         return _flow(scheduler, prediction or "velocity")
     raise Unsupported(

@@ -1,4 +1,4 @@
-"""Noise that explodes: x = x0 + sigma eps, with sigma geometric in u. What VE and EDM share."""
+"""The variance-exploding SDE (Song et al. 2021): x = x0 + sigma eps; and what it shares with EDM."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stepwell.core.tensors import PerExample
 
 
 class ExplodingProcess(NoiseProcess):
-    """ln sigma runs from `start` over `span`, linearly in u; what a network says and is told is a leaf's."""
+    """x = x0 + sigma eps, with ln sigma = start + span u. Subclasses add the network's target and inputs."""
 
     start: float
     span: float
@@ -42,7 +42,7 @@ class ExplodingProcess(NoiseProcess):
 
 
 def logarithms(sigma_min: float, sigma_max: float) -> tuple[float, float]:
-    """`start` and `span` of two ends, checked."""
+    """`start` and `span` of ln sigma."""
     require.positive("sigma_min", sigma_min)
     if require.positive("sigma_max", sigma_max) <= sigma_min:
         raise InvalidParameter(f"sigma_max {sigma_max:g} must be above sigma_min {sigma_min:g}.")
@@ -56,7 +56,7 @@ class VeProcess(ExplodingProcess):
     """x = x0 + sigma eps, with sigma geometric in u from sigma_min to sigma_max.
 
     The paper has 0.01 to 50 for images in [0, 1]; ours lie in [-1, 1], so the same process has twice as much
-    (Karras et al. 2022, Table 1, have 0.02 to 100 too). The network sees x as it is and is told
+    (Karras et al. 2022, Table 1, have 0.02 to 100 too). The network's input is x as it is, its time input
     time_scale x ln(sigma / 2), the logarithm of the paper's sigma. `edm` is this with scaled inputs.
     """
 

@@ -18,8 +18,7 @@ class VpProcess(NoiseProcess):
     """dx = -beta(t) x / 2 dt + sqrt(beta(t)) dw, with beta(t) on a line from beta_min to beta_max.
 
     t runs from `cut_off` to 1, linearly in u: at t = 0 the score has no bound, so training never goes there.
-    A network's score is -eps / noise(u); what it predicts here is eps (or v, or x0). It is told
-    time_scale x t.
+    A network's score is -eps / noise(u); it predicts eps (or v, or x0), and its time input is time_scale x t.
     """
 
     def __init__(

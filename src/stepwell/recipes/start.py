@@ -160,7 +160,7 @@ def _word(value: Any) -> str:
 
 def _other_process(start: Start, plan: Plan) -> list[str]:
     there, here, spec = start.process, plan.process, plan.recipe.process
-    if there is None or agree(there, here, told=True):
+    if there is None or agree(there, here, inputs=True):
         return []
     if start.recipe is not None:
         return [f"process={start.recipe.process} there, {spec} here: write process={start.recipe.process}"]
