@@ -30,7 +30,9 @@ def spy(training, step):
     return report
 
 loop.train_step = spy
-running.run_plan(load("fashion16", {words!r}), say=lambda text: None)
+for words in {runs!r}:
+    drawn.clear()
+    running.run_plan(load("fashion16", words), say=lambda text: None)
 network = spy.training.accelerator.unwrap_model(spy.training.denoiser)
 sampler = spy.training.pacer.sampler.state_dict()["sampler"]["sampler"]
 torch.save(
@@ -41,10 +43,10 @@ torch.save(
 """
 
 
-def _two_ranks(tmp_path: Path, run: Path, **changes: object) -> list[dict[str, torch.Tensor]]:
+def _two_ranks(tmp_path: Path, *runs: list[str]) -> list[dict[str, torch.Tensor]]:
+    """Train these runs one after the other in two processes: what each rank holds after the last."""
     script = tmp_path / "script.py"
-    arguments = words(run, accumulate=2, **changes)
-    script.write_text(SCRIPT.format(folder=str(Path(__file__).parent), words=arguments, out=str(tmp_path)))
+    script.write_text(SCRIPT.format(folder=str(Path(__file__).parent), runs=runs, out=str(tmp_path)))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -56,15 +58,15 @@ def _two_ranks(tmp_path: Path, run: Path, **changes: object) -> list[dict[str, t
 
 @pytest.mark.timeout(400)
 def test_ranks_hold_one_model_and_one_sampler_and_draw_apart(tmp_path: Path) -> None:
-    zero, one = _two_ranks(tmp_path, tmp_path / "run", steps=6)
+    # Exact resume holds for two processes as well: one run stops after 3 and goes on to 6 in other processes.
+    _two_ranks(tmp_path, words(tmp_path / "again", accumulate=2, steps=3))
+    run, again = (words(tmp_path / name, accumulate=2, steps=6) for name in ("run", "again"))
+    zero, one = _two_ranks(tmp_path, again, run)
     for key in zero["weights"]:
         assert torch.equal(zero["weights"][key], one["weights"][key]), key
     for mine, other in zip(zero["ema"] + zero["sampler"], one["ema"] + one["sampler"], strict=True):
         assert torch.equal(mine, other)
     assert zero["u"].shape == (6, 16), "two micro-batches of eight"
     assert not torch.isin(zero["u"], one["u"]).any()
-    # Exact resume holds for two processes as well: stop after 3, go on to 6.
-    _two_ranks(tmp_path, tmp_path / "again", steps=3)
-    _two_ranks(tmp_path, tmp_path / "again", steps=6)
-    whole, again = newest_tensors(tmp_path / "run"), newest_tensors(tmp_path / "again")
-    assert all(torch.equal(whole[name], again[name]) for name in whole)
+    whole, resumed = newest_tensors(tmp_path / "run"), newest_tensors(tmp_path / "again")
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
