@@ -99,6 +99,7 @@ def _score_run(options: argparse.Namespace) -> None:
         return
     print(f"{options.directory}: {run.recipe.method} on {run.recipe.process}, held-out")
     losses = [loss(key) for key in values if key.startswith(LOSS)]
-    for metric in (*losses, *SCORED):
-        if not math.isnan(metric.read(values)):
-            print(f"  {metric.name(features_of(values)):28} {metric.text(values)}")
+    measured = [metric for metric in (*losses, *SCORED) if not math.isnan(metric.read(values))]
+    names = [metric.name(features_of(values)) for metric in measured]
+    for name, metric in zip(names, measured, strict=True):
+        print(f"  {name.ljust(max(map(len, names)))}  {metric.text(values)}")

@@ -67,7 +67,9 @@ class Metric:
     @property
     def column(self) -> str:
         """The heading of its values in a table."""
-        return f"{self.title} ({self.unit}, higher is better)" if self.higher_is_better else self.title
+        if not self.higher_is_better:
+            return self.title
+        return f"{self.title} ({self.unit}{', ' if self.unit else ''}higher is better)"
 
     def error(self, value: float) -> float:
         """What ratios are taken of, lower is better: the value, or the relative RMS error behind decibels."""
