@@ -1,4 +1,4 @@
-"""One suite over everything that draws: each catalogue entry on two processes or three, and each combinator.
+"""Laws that every sampler obeys: shape, range, determinism, density and state.
 
 Statistical checks use fixed seeds and fail once in a million (`RATE`) if the draws are right.
 """
@@ -6,159 +6,26 @@ Statistical checks use fixed seeds and fail once in a million (`RATE`) if the dr
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from accelerator import DEVICE, Copies, accelerator
-from cases import case
+from conformance import CASES, MASSES, NOW, PROCESSES, X0, Case, deep, every_case, named
 from odds import assert_follows_masses, assert_uniform
 from synthetic import START, cell_borders, cell_masses, lesson, profile, steps_of, teach
 from torch import Tensor
 
 import stepwell
 from stepwell.catalogue.entry import Entry
-from stepwell.catalogue.find import SAMPLERS, find
-from stepwell.core.density import Uniform, edges
+from stepwell.catalogue.find import SAMPLERS
+from stepwell.core.density import edges
 from stepwell.core.errors import StateMismatch
-from stepwell.core.feedback import Feedback
-from stepwell.core.probe import GradientSpec
-from stepwell.core.sampler import Draw, Metrics, State, TimestepSampler
+from stepwell.core.sampler import TimestepSampler
 from stepwell.core.tick import Tick
-from stepwell.samplers.one_density import Static
 
 RATE = 1e-6
-NOW = Tick(seed=1, step=START)
-X0 = torch.zeros(64, 1)
-PROCESSES = ("linear", "cosine", "flow", "edm", "vp", "ve")
-MASSES = (1.0, 0.0, 3.0, 2.0, 5.0)
-
-
-@dataclass(frozen=True)
-class Case:
-    name: str
-    build: Callable[[], TimestepSampler]
-    taught: bool = False
-    """Whether it has learned from a few batches before it is tested."""
-    dependent: bool = False
-    """Whether the draws of one batch depend on each other by design."""
-    full: bool = False
-    """Whether only `make test-all` has it."""
-
-    def sampler(self) -> TimestepSampler:
-        sampler = self.build()
-        # density() of a warm-up is that of the step last drawn for.
-        sampler.draw(X0, NOW)
-        return teach(sampler) if self.taught else sampler
-
-    @cached_property
-    def drawn_from(self) -> TimestepSampler:
-        """One sampler for all tests that only draw from it."""
-        return self.sampler()
-
-
-def _named(name: str, process: str, **parameters: Any) -> Callable[[], TimestepSampler]:
-    if name == "table":
-        parameters["masses"] = MASSES
-    return lambda: stepwell.sampler(name, process, **parameters)
-
-
-def _catalogue() -> Iterator[Case]:
-    """Every sampler on a process that counts and on a continuous one; every process with several samplers.
-
-    Learners meet EDM, whose reference is not uniform: fresh on one process and taught on the other, and the
-    other way round with `make test-all`, which has a third process for what was taught.
-    """
-    for number, entry in enumerate(SAMPLERS):
-        discrete, others = ("linear", "cosine")[number % 2], ("flow", "vp", "ve")
-        if not entry.learns:
-            for process in (discrete, (*others, "edm")[number % 4]):
-                yield Case(f"{entry.name}-{process}", _named(entry.name, process), dependent=entry.stratified)
-            continue
-        swapped = number % 2 == 1
-        for process, taught, full in (
-            (discrete, swapped, False),
-            ("edm", not swapped, False),
-            (discrete, not swapped, True),
-            ("edm", swapped, True),
-            (others[number % 3], True, True),
-        ):
-            name = f"{entry.name}-{process}{'-taught' if taught else ''}"
-            yield Case(name, _named(entry.name, process), taught, entry.stratified, full)
-
-
-def _variants() -> Iterator[Case]:
-    yield Case("logit-normal-as-published", _named("logit-normal", "linear", as_published=True))
-    for process in ("linear", "cosine"):
-        paired = _named("speed", process, as_published=True)
-        yield Case(f"speed-as-published-{process}", paired, dependent=True, full=process == "cosine")
-    for version in ("current", "legacy", "lognorm"):
-        yield Case(f"speed-{version}-auto", _named("speed", "flow", version=version, tau="auto"))
-    for name, own in {"alignment": {"credit": "alignment"}, "as-published": {"as_published": True}}.items():
-        yield Case(f"beta-policy-{name}", _named("beta-policy", "linear", **own), taught=True)
-    yield Case("table-borders", _named("table", "linear", borders=(0, 0.1, 0.15, 0.5, 0.95, 1)))
-
-
-COMBINATORS: dict[str, dict[str, Any]] = {
-    "floor": {"floor": 0.2},
-    "stratified": {"stratified": True},
-    "unbiased": {"unbiased": True},
-    "warm-up-over": {"warm_up_steps": START - 5},
-    "warm-up": {"warm_up_steps": START + 10**6},
-    "within": {"within": (0.2, 0.8), "unbiased": False},
-    "shift": {"shift": 3.0},
-    "stratified-unbiased": {"stratified": True, "floor": 0.1, "unbiased": True},
-    "keywords": {
-        "shift": 0.5,
-        "floor": 0.1,
-        "warm_up_steps": 3,
-        "within": (0.1, 0.9),
-        "stratified": True,
-        "unbiased": False,
-    },
-}
-
-INSIDE: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "logit-normal": ("logit-normal", "linear", {}),
-    "speed": ("speed", "edm", {}),
-    "loss-second-moment": ("loss-second-moment", "flow", {"bins": 40, "history": 4}),
-    "loss-ema": ("loss-ema", "edm", {"bins": 30, "decay": 0.99}),
-    "neyman": ("neyman", "edm", {"strata": 7, "stratified": False}),
-    "alignment": ("alignment", "linear", {"strata": 10, "stratified": False}),
-}
-
-
-def _deep(name: str, process_name: str, **parameters: Any) -> TimestepSampler:
-    """Every combinator at once, each around the others."""
-    process, uniform = stepwell.process(process_name), Static(Uniform(), "uniform")
-    inner = stepwell.sampler(name, process, **{**parameters, "stratified": False, "unbiased": False})
-    warmed = stepwell.warm_up(stepwell.mix(inner, uniform, 0.1), 3)
-    ranged = stepwell.within(stepwell.shift(warmed, 2.0, process), 0.1, 0.9)
-    floored = stepwell.mix(ranged, uniform, 0.2)
-    return stepwell.unbiased(stepwell.stratified(floored), process.reference)
-
-
-def _combined() -> Iterator[Case]:
-    """Every combinator around two samplers, at least one of which learns, and around two more in full."""
-    for number, combinator in enumerate((*COMBINATORS, "deep")):
-        for offset in (0, 3, 1, 4):
-            name = list(INSIDE)[(number + offset) % len(INSIDE)]
-            inner, process, own = INSIDE[name]
-            learns, shaping = find("sampler", inner).learns, COMBINATORS.get(combinator, {})
-            build = _named(inner, process, **{**own, **shaping})
-            if combinator == "deep":
-                build = partial(_deep, inner, process, **own)
-            dependent = combinator == "deep" or "stratified" in shaping
-            yield Case(f"{combinator}({name})", build, learns, dependent, full=offset in (1, 4))
-
-
-CASES = [*_catalogue(), *_variants(), *_combined()]
-every_case = pytest.mark.parametrize(
-    "case", [case(each, quick=not each.full, id=each.name) for each in CASES]
-)
 
 
 def test_every_process_has_several_samplers() -> None:
@@ -299,16 +166,16 @@ def test_drawing_and_learning_leave_the_global_random_state_alone(case: Case) ->
 @pytest.mark.parametrize("entry", [pytest.param(entry, id=entry.name) for entry in SAMPLERS])
 def test_a_sampler_says_whether_it_learns_also_through_combinators(entry: Entry) -> None:
     for shaping in ({}, {"floor": 0.5, "shift": 2.0, "stratified": True, "warm_up_steps": 3}):
-        assert _named(entry.name, "linear", **shaping)().learns is entry.learns
+        assert named(entry.name, "linear", **shaping)().learns is entry.learns
     assert (
-        _deep(entry.name, "linear", **({"masses": MASSES} if entry.name == "table" else {})).learns
+        deep(entry.name, "linear", **({"masses": MASSES} if entry.name == "table" else {})).learns
         is entry.learns
     )
 
 
 @pytest.mark.parametrize("entry", [pytest.param(e, id=e.name) for e in SAMPLERS if e.learns])
 def test_what_a_taught_sampler_draws_has_changed(entry: Entry) -> None:
-    sampler, x0 = _named(entry.name, "linear")(), torch.zeros(512, 1)
+    sampler, x0 = named(entry.name, "linear")(), torch.zeros(512, 1)
     before = sampler.draw(x0, NOW).u
     # Otherwise the suite would test it as it was built, twice.
     assert (teach(sampler).draw(x0, NOW).u != before).float().mean() > 0.5
@@ -377,94 +244,3 @@ def test_the_state_of_another_sampler_is_refused(case: Case) -> None:
             sampler.load_state_dict(state)
     with pytest.raises(StateMismatch):
         stranger.load_state_dict(sampler.state_dict())
-
-
-@cache
-def _on_device(case: Case) -> tuple[list[Draw], list[Metrics], list[str]]:
-    """Draws, metrics and, after the first step, copies of three steps on a stand-in accelerator."""
-    sampler, draws, metrics = case.build(), [], []
-    # The spec belongs to the host: it is asked for where tensors are real.
-    spec, steps = sampler.probe, list(steps_of(sampler, 3))[:3]
-    spec = spec if isinstance(spec, GradientSpec) else None
-    with accelerator():
-        x0, losses = torch.zeros(16, 3, device=DEVICE), torch.ones(16, device=DEVICE)
-        for step in steps:
-            with Copies() as copies:
-                draws.append(sampler.draw(x0, Tick(step=step, rank=1, world=2)))
-            told = lesson(spec, draws[-1], losses, Tick(step=step))
-            with copies:
-                metrics.append(sampler.learn(told))
-    return draws, metrics, copies.found
-
-
-@every_case
-def test_drawing_and_learning_never_look_at_a_value(case: Case) -> None:
-    draws, metrics, _ = _on_device(case)
-    for drawn in draws:
-        for values in (drawn.u, drawn.log_prob, drawn.correction):
-            assert values.device == DEVICE
-            assert values.shape == (16,)
-    assert all(value.device == DEVICE for step in metrics for value in step.values())
-
-
-@every_case
-def test_after_the_first_steps_nothing_is_copied_between_host_and_device(case: Case) -> None:
-    assert _on_device(case)[2] == []
-
-
-class _Careless(TimestepSampler):
-    """Does to its values whatever a test hands it: the checks above must notice."""
-
-    def __init__(self, look: Callable[[Tensor], Any]) -> None:
-        self._look = look
-
-    def from_uniform(self, v: Tensor, x0: Tensor, tick: Tick) -> Draw:
-        self._look(v)
-        return Draw(v, torch.zeros_like(v), torch.ones_like(v))
-
-    def density(self, u: Tensor, x0: Tensor | None = None) -> Tensor:
-        return torch.ones_like(u)
-
-    def cdf(self, u: Tensor, x0: Tensor | None = None) -> Tensor:
-        return u
-
-    def learn(self, feedback: Feedback) -> Metrics:
-        return {}
-
-    def state_dict(self) -> State:
-        return {"kind": "careless"}
-
-    def load_state_dict(self, state: State) -> None:
-        pass
-
-
-@pytest.mark.parametrize(
-    "look",
-    [
-        lambda v: v.max().item(),
-        lambda v: v.tolist(),
-        lambda v: bool((v > 0.5).any()),
-        lambda v: v[v > 0.5],
-        lambda v: v + torch.ones(len(v)),
-    ],
-    ids=["item", "tolist", "bool", "mask", "devices"],
-)
-def test_a_sampler_that_looks_at_a_value_is_caught(look: Callable[[Tensor], Any]) -> None:
-    with pytest.raises((RuntimeError, NotImplementedError)):
-        test_drawing_and_learning_never_look_at_a_value(Case("careless", lambda: _Careless(look)))
-
-
-@pytest.mark.parametrize(
-    "look",
-    [
-        lambda v: v.cpu(),
-        lambda v: torch.ones(3).to(v.device),
-        lambda v: torch.ones(()).to(v),
-        lambda v: torch.as_tensor(0.5, device=v.device),
-    ],
-    ids=["to-host", "to-device", "scalar", "constant"],
-)
-def test_a_sampler_that_copies_in_every_step_is_caught(look: Callable[[Tensor], Any]) -> None:
-    case = Case("careless", lambda: _Careless(look))
-    with pytest.raises(AssertionError):
-        test_after_the_first_steps_nothing_is_copied_between_host_and_device(case)
