@@ -57,8 +57,8 @@ def _recorded(runs: list[str], path: Path) -> None:
 
 
 def _formula(kind: str, name: str, meta: Mapping[str, Any], path: Path) -> None:
+    from stepwell.analyze.densities import profile
     from stepwell.cli.chart import save
-    from stepwell.cli.profile import profile
 
     words = [word for word in str(meta.get("show", "")).split() if "=" in word]
     parts = {"sampler": Spec("sampler", "uniform"), "weighting": Spec("weighting", "none")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -77,15 +78,18 @@ def test_a_run_shows_what_it_recorded(tmp_path: Path) -> None:
     records = [{"kind": "train", "step": 3}, *(evaluation(step, step / 10) for step in (10, 20, 30, 40, 50))]
     found = read(written(tmp_path / "run", *records))
     assert [at.step for at in found.moments] == [10, 20, 30, 40, 50]
-    assert [at.step for at in found.told()] == [10, 30, 50]
+    assert [at.step for at in found.selected()] == [10, 30, 50]
     assert found.compared[2] == (3.0,) * 4, "neyman corrects its draws: their density is compared"
     assert found.learns
-    assert json.loads(json.dumps(found.plain()))["moments"][4]["density"] == [5.0] * 4
+    assert json.loads(json.dumps(asdict(found)))["moments"][4]["density"] == [5.0] * 4
 
 
 def test_few_moments_are_told_once(tmp_path: Path) -> None:
-    assert [at.step for at in read(written(tmp_path, evaluation(7, 1.0))).told()] == [7]
-    assert [at.step for at in read(written(tmp_path, evaluation(7, 1), evaluation(9, 1))).told()] == [7, 9]
+    assert [at.step for at in read(written(tmp_path, evaluation(7, 1.0))).selected()] == [7]
+    assert [at.step for at in read(written(tmp_path, evaluation(7, 1), evaluation(9, 1))).selected()] == [
+        7,
+        9,
+    ]
 
 
 def test_runs_without_densities_say_what_to_do(tmp_path: Path) -> None:
@@ -94,7 +98,7 @@ def test_runs_without_densities_say_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(StepwellError, match="train it with evaluate_every=N"):
         read(written(tmp_path, {"kind": "train", "step": 1}))
     for record in ([1], {**evaluation(1, 1.0), "density": None}, {**evaluation(1, 1.0), "density": [1.0]}):
-        with pytest.raises(StepwellError, match="a record that no run writes"):
+        with pytest.raises(StepwellError, match="an invalid record"):
             read(written(tmp_path, record))
 
 

@@ -66,7 +66,7 @@ def test_planted_gradients_give_the_ratio_that_was_planted() -> None:
     noise = critical / (critical + 64)
     assert found.noise_share.value == pytest.approx(noise, abs=0.05)
     assert found.images_ratio.value == pytest.approx(1 - noise * (1 - found.ratio_floored.value), abs=0.05)
-    assert found.metric == "none"
+    assert found.metric == "plain"
     assert found.spread == pytest.approx((spread / (SHARES @ spread)).tolist(), rel=0.08)
     assert sum(found.shares) == pytest.approx(1.0)
 
@@ -190,4 +190,4 @@ def test_too_few_rounds_are_refused() -> None:
         Effort(rounds=2)
     with pytest.raises(InvalidParameter, match="too few for an interval"):
         jackknife(lambda rounds: rounds.float(), 2)
-    assert Estimate(0.5, -1.0, 2.0).within(0, 1) == Estimate(0.5, 0, 1)
+    assert Estimate(0.5, -1.0, 2.0).clamped(0, 1) == Estimate(0.5, 0, 1)

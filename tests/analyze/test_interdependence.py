@@ -14,7 +14,14 @@ from torch import Tensor, nn
 
 import stepwell
 from stepwell.analyze.estimates import Effort
-from stepwell.analyze.interdependence import Alignments, Continuation, Part, Transfer, alignments_of, transfer
+from stepwell.analyze.interdependence import (
+    Alignments,
+    Continuation,
+    Transfer,
+    Truncated,
+    alignments_of,
+    transfer,
+)
 from stepwell.core.errors import InvalidParameter, NonFiniteLoss
 from stepwell.core.tick import Tick
 from stepwell.data.batches import Batch
@@ -207,7 +214,7 @@ def test_the_training_is_left_as_it_was() -> None:
 @pytest.mark.parametrize("name", ["linear", "edm", "flow"])
 def test_a_part_of_a_density_is_that_density_there(name: str) -> None:
     whole = stepwell.process(name).reference
-    part = Part(whole, 0.3, 0.6)
+    part = Truncated(whole, 0.3, 0.6)
     v = (torch.arange(1000) + 0.5) / 1000
     u = part.quantile(v)
     assert u.min() >= 0.3
@@ -221,7 +228,7 @@ def test_a_part_of_a_density_is_that_density_there(name: str) -> None:
 
 @pytest.mark.parametrize("bad", [(0.2, 0.2), (0.5, 0.1), (-0.1, 0.5), (0.5, 1.1), (float("nan"), 1.0)])
 def test_what_is_no_range_is_refused(bad: tuple[float, float]) -> None:
-    with pytest.raises(InvalidParameter, match="is no range of unit time"):
+    with pytest.raises(InvalidParameter, match="is not a range of unit time"):
         Continuation((bad,))
 
 

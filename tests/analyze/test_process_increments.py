@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -59,7 +60,7 @@ def test_continuous_processes_have_areas_in_their_own_time(name: str) -> None:
     assert 0 < found.accelerates_until <= found.converges_from < 1
     wanted = process.time(torch.tensor([found.accelerates_until, found.converges_from]).double())
     assert found.own_times == pytest.approx(wanted.tolist())
-    assert json.loads(json.dumps(found.plain()))["process"] == name
+    assert json.loads(json.dumps(asdict(found)))["process"] == name
 
 
 def test_flow_increments_in_closed_form() -> None:
@@ -72,7 +73,7 @@ def test_flow_increments_in_closed_form() -> None:
 
 
 def test_what_cannot_be_parted_is_refused() -> None:
-    with pytest.raises(Unsupported, match="has 3 timesteps, and areas need at least 4"):
+    with pytest.raises(Unsupported, match="has 3 timesteps, and the areas need at least 4"):
         process_increments("linear", stepwell.process("linear", timesteps=3))
     with pytest.raises(InvalidParameter, match="converged must lie between 0 and 1"):
         process_increments("linear", stepwell.process("linear"), converged=2)

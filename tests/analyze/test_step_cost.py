@@ -50,7 +50,7 @@ def test_due_steps_and_others_are_combined_with_their_period() -> None:
     assert found.due_ratio == pytest.approx(5.0)
     assert (found.every_steps, found.base_seconds) == (40, pytest.approx(2.0))
     assert found.counted == counted(SPEC, 128)
-    assert found.plain()["method"] == "planted"
+    assert found.method == "planted"
 
 
 def test_a_machine_that_slows_down_cancels() -> None:

@@ -8,6 +8,7 @@ and Cov(x, y) = g v - s is (Isserlis 1918) all that the gradient's moments need 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import pytest
@@ -151,7 +152,7 @@ def test_processes_without_a_bound_say_so(name: str) -> None:
 
 def test_numbers_are_plain() -> None:
     gains = torch.nn.Parameter(torch.full((8,), GAIN))
-    found = measured(gains, 8, Effort(2, 3, IMAGES), lambda x: gains * x).plain()
+    found = asdict(measured(gains, 8, Effort(2, 3, IMAGES), lambda x: gains * x))
     assert found["borders"] == (0.0, 0.5, 1.0)
     assert set(found["curves"]["bound"]["loss"][0]) == {"value", "low", "high"}
 

@@ -59,10 +59,10 @@ def test_densities_of_a_run_and_of_formulas(
     assert f"{run} (neyman+min-snr on linear)" in text
     assert "step 0: draws (uniform = 1)" in text
     assert "step 4: draws (uniform = 1)" in text
-    assert "corrected: the objective stays as it is" in text
+    assert "corrected: the objective is unchanged" in text
     assert "min-snr on linear\n\n         weight x draws, as a density" in text
     assert "uniform on linear\n\n         draws (uniform = 1)" in text
-    assert "It learns: this is where it starts" in text
+    assert "It learns: this is its density before training" in text
     assert picture.read_bytes().startswith(PNG)
     assert contents(run) == before, "a run is only read"
 
@@ -93,7 +93,7 @@ def test_densities_that_there_are_not(tmp_path: Path, run: Path, capsys: pytest.
     (tmp_path / "recipe.json").write_text((run / "recipe.json").read_text())
     assert "has not been trained yet" in refused(capsys, "densities", str(tmp_path))
     (tmp_path / "recipe.json").write_text("{")
-    assert "recipe.json cannot be read" in refused(capsys, "densities", str(tmp_path))
+    assert "recipe.json is not valid JSON" in refused(capsys, "densities", str(tmp_path))
     assert "must end in .png" in refused(capsys, "densities", "uniform", "--save", str(tmp_path / "x.txt"))
     assert "'lin' is not a known process" in refused(capsys, "densities", "uniform", "-p", "lin")
 
@@ -127,13 +127,13 @@ def test_approximation_of_a_workload(capsys: pytest.CaptureFixture[str]) -> None
 def test_approximations_that_cannot_be(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("approximation", str(run))
     assert "neither a run directory nor a workload" in refused(capsys, "approximation", str(tmp_path / "no"))
-    assert "settings belong to a workload" in refused(capsys, *words, "batch=4")
+    assert "only workloads take settings" in refused(capsys, *words, "batch=4")
     assert "repeats must be a whole number of at least 3" in refused(capsys, *words, "--repeats", "2")
     assert "grid must be a whole number of at least 2" in refused(capsys, *words, "--grid", "1")
     assert "there are 2 timesteps to choose from" in refused(capsys, *words, "--grid", "2")
     assert "'min-srn' is not a known weighting" in refused(capsys, *words, "--target", "min-srn")
     flow = refused(capsys, "approximation", "fashion16", *SHORT, "process=flow", *QUICK)
-    assert "Measure another target: --target simple" in flow
+    assert "Choose another target, such as --target simple" in flow
 
 
 @pytest.mark.full
@@ -164,7 +164,7 @@ def test_costs_that_cannot_be_timed(run: Path, capsys: pytest.CaptureFixture[str
     assert "'neymann' is not a known method" in refused(capsys, "cost", str(run), "--methods", "neymann")
     assert "names none" in refused(capsys, "cost", str(run), "--methods", ",")
     assert "--batches 4;8: write whole numbers" in refused(capsys, "cost", str(run), "--batches", "4;8")
-    assert "batch must be above 0" in refused(capsys, "cost", str(run), "--batches", "0")
+    assert "batch must be a whole number of at least 1" in refused(capsys, "cost", str(run), "--batches", "0")
     assert "rounds must be a whole number" in refused(capsys, "cost", str(run), "--rounds", "0")
 
 
@@ -180,7 +180,7 @@ def test_increments_of_processes(tmp_path: Path, capsys: pytest.CaptureFixture[s
     text = said(capsys, *words, "--save", str(picture))
     assert "convergence    0.674 to 1.000 of unit time, timesteps 674 to 999" in text
     assert "SpeeD's code begins convergence at timestep 700, and pairs timesteps about 642." in text
-    assert "at timestep 700, which is not here" in text
+    assert "at timestep 700, which does not exist here" in text
     assert "It never converges" in text
     assert picture.read_bytes().startswith(PNG)
     found = told(capsys, *words)

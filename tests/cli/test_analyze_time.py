@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from stepwell.analyze.interdependence import Alignments, Transfer
+from stepwell.cli import chart
 from stepwell.cli.analyze import interdependence
 from stepwell.cli.main import main
 
@@ -99,7 +100,7 @@ def test_what_has_no_variance_is_one_line(
     assert "rounds must be" in refused(capsys, name, str(run), "--rounds", "2")
     assert "strata must be" in refused(capsys, name, str(run), "--strata", "1")
     assert "neither a run directory nor" in refused(capsys, name, str(tmp_path / "no"))
-    assert "settings belong to a workload" in refused(capsys, name, str(run), "batch=4")
+    assert "only workloads take settings" in refused(capsys, name, str(run), "batch=4")
     assert "must end in .png" in refused(capsys, name, str(run), "--save", "a.jpeg")
     assert "there is no folder" in refused(capsys, name, str(run), "--save", str(tmp_path / "no" / "a.png"))
     imported = builtins.__import__
@@ -128,7 +129,7 @@ def test_checkpoints_that_cannot_be_read_are_passed_over(
     assert main(["analyze", "variance", str(copy), *QUICK, "--json"]) == 0
     heard = capsys.readouterr()
     assert [moment["steps"] for moment in json.loads(heard.out)["moments"]] == [4]
-    assert heard.err.startswith("Passing over ")
+    assert heard.err.startswith("Skipping ")
 
 
 def test_a_run_shows_its_interdependence(
@@ -137,7 +138,7 @@ def test_a_run_shows_its_interdependence(
     before, picture = contents(run), tmp_path / "interdependence.png"
     text = said(capsys, "interdependence", str(run), *SHORT, "--ranges", "2", "--save", str(picture))
     assert f"{run}: uniform on linear, after 4 steps" in text
-    assert "Held-out loss after 2 more steps on one part of time" in text
+    assert "Held-out loss after 2 more steps on one range of time" in text
     table = text.partition("trained on")[2].splitlines()
     assert [line.split()[0] for line in table[1:4]] == ["0.00-0.50", "0.50-1.00", "0.00-1.00"]
     assert "of 4 cells" in text
@@ -168,14 +169,14 @@ def test_what_has_no_interdependence_is_one_line(run: Path, capsys: pytest.Captu
     name = "interdependence"
     for given in ("0.2", "a,b", "0,0.2,0.4", ""):
         assert "write LOW,HIGH in unit time" in refused(capsys, name, str(run), "--range", given)
-    assert "is no range of unit time" in refused(capsys, name, str(run), "--range", "0.4,0.2")
-    assert "give at least 1 part" in refused(capsys, name, str(run), "--ranges", "0")
+    assert "is not a range of unit time" in refused(capsys, name, str(run), "--range", "0.4,0.2")
+    assert "give at least 1" in refused(capsys, name, str(run), "--ranges", "0")
     assert "steps must be" in refused(capsys, name, str(run), "--steps", "0")
     assert "repeats must be" in refused(capsys, name, str(run), "--repeats", "2")
     assert "bands must be" in refused(capsys, name, str(run), "--bands", "0", *QUICK)
 
 
-def test_text_shows_what_rose_and_what_fell() -> None:
+def test_text_shows_what_rose_and_what_fell(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = (0.0, 1.0)
     moved = Transfer(
         ranges=((0.0, 0.5), whole),
@@ -189,7 +190,10 @@ def test_text_shows_what_rose_and_what_fell() -> None:
     assert "rose in 1 and fell in 0 of 1 cells" in interdependence._counted(moved)
     square = ((1.0, -0.7), (-0.7, float("nan")))
     aligned = Alignments((0.0, 0.5, 1.0), "plain", square, square, square)
-    fancy, plain = (interdependence._shaded(aligned, each) for each in (True, False))
+    monkeypatch.setattr(chart, "can_draw_blocks", lambda: True)
+    fancy = interdependence._shaded(aligned)
+    monkeypatch.setattr(chart, "can_draw_blocks", lambda: False)
+    plain = interdependence._shaded(aligned)
     assert fancy[2].endswith("██≡≡")
     assert fancy[3].endswith("≡≡??")
     assert plain[2].endswith("##%%")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -82,13 +83,16 @@ def test_a_picture_is_saved(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
-def test_terminals_without_block_characters_get_plain_ones(tmp_path: Path) -> None:
-    from stepwell.cli.profile import profile
+def test_terminals_without_block_characters_get_plain_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from stepwell.analyze.densities import profile
 
-    text = chart.text(profile(*SPECS), fancy=False)
-    text.encode("ascii")
     with (tmp_path / "ascii").open("w", encoding="ascii") as stream:
-        assert not chart.can_draw_blocks(stream)
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert not chart.can_draw_blocks()
+        text = chart.text(profile(*SPECS))
+    text.encode("ascii")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Estimates from a few repeated rounds, with an interval."""
+"""Repeated measurements with 95 % intervals: the jackknife, and gradients in every stratum of time."""
 
 from __future__ import annotations
 
@@ -24,8 +24,16 @@ from stepwell.probes.gradients import Gradients
 from stepwell.train.step import Training
 from stepwell.weightings import Weighting
 
-FEWEST = 3
-"""Rounds below which an interval says nothing."""
+MIN_ROUNDS = 3
+"""The fewest rounds that make an interval."""
+Examples = Callable[[Tick], tuple[Tensor, Any]]
+"""The examples [2 n, ...] of a tick, and their condition."""
+Progress = Callable[[int, int], None]
+"""(measurements done, of how many)."""
+
+
+def no_progress(done: int, total: int) -> None:
+    """Report nothing."""
 
 
 @dataclass(frozen=True)
@@ -36,43 +44,32 @@ class Estimate:
     low: float
     high: float
 
-    def within(self, least: float, most: float) -> Estimate:
-        """The same, kept in the range where it has a meaning."""
+    def clamped(self, least: float, most: float) -> Estimate:
+        """The same, limited to the range of possible values."""
         return Estimate(*(min(max(number, least), most) for number in (self.value, self.low, self.high)))
 
-    def mapped(self, falling: Callable[[float], float]) -> Estimate:
-        """The estimate of a falling function of it."""
-        return Estimate(falling(self.value), falling(self.high), falling(self.low))
+    def mapped(self, decreasing: Callable[[float], float]) -> Estimate:
+        """The estimate of a decreasing function of the value."""
+        return Estimate(decreasing(self.value), decreasing(self.high), decreasing(self.low))
 
 
 def jackknife(statistic: Callable[[Tensor], Tensor], rounds: int) -> list[Estimate]:
-    """Estimates of a statistic [n] of chosen rounds, less its bias of order 1 / rounds (Tukey 1958).
+    """Estimates of a statistic [n], without its bias of order 1 / rounds (Tukey 1958).
 
-    `statistic` gets the indices of the rounds that it may use; pseudo-values of all rounds make a t interval.
+    `statistic` gets the indices of the rounds to use; the pseudo-values of all rounds give a t interval.
     """
-    if rounds < FEWEST:
-        raise InvalidParameter(f"{rounds} rounds are too few for an interval: take at least {FEWEST}.")
+    if rounds < MIN_ROUNDS:
+        raise InvalidParameter(f"{rounds} rounds are too few for an interval: take at least {MIN_ROUNDS}.")
     every = torch.arange(rounds)
-    whole = statistic(every).double()
+    of_all = statistic(every).double()
     without = torch.stack([statistic(every[every != left_out]).double() for left_out in range(rounds)])
-    pseudo = rounds * whole - (rounds - 1) * without
+    pseudo = rounds * of_all - (rounds - 1) * without
     middle = pseudo.mean(0)
     margin = t_quantile(rounds - 1) * pseudo.std(0) / rounds**0.5
     return [
         Estimate(value, value - around, value + around)
         for value, around in zip(middle.tolist(), margin.tolist(), strict=True)
     ]
-
-
-Examples = Callable[[Tick], tuple[Tensor, Any]]
-"""Fresh examples [2 n, ...] with their condition, a function of the tick."""
-Progress = Callable[[int, int], None]
-"""(measurements done, of how many)."""
-
-
-def unseen(done: int, total: int) -> None:
-    """Progress that nobody watches."""
-    return
 
 
 @dataclass(frozen=True)
@@ -85,57 +82,62 @@ class Effort:
 
     def __post_init__(self) -> None:
         require.count("strata", self.strata, least=2)
-        require.count("rounds", self.rounds, least=FEWEST)
+        require.count("rounds", self.rounds, least=MIN_ROUNDS)
         require.count("images", self.images)
 
 
-def watch(
+def probe_setup(training: Training, weighting: Weighting | None = None) -> ProbeSetup:
+    """A training's losses for a probe, with its own weighting unless another is given."""
+    objective, network = training.objective, training.network
+
+    def loss_at(x0: Tensor, noise: Tensor, u: PerExample, condition: Any) -> PerExample:
+        return objective(network, x0, noise, u, condition).plain
+
+    weighting = weighting or objective.weighting
+    return ProbeSetup(objective.process, weighting, loss_at, training.optimizer, network, build.weighting)
+
+
+def gradient_inputs(
     training: Training, source: ExampleSource, effort: Effort, weighting: Weighting | None = None
 ) -> tuple[ProbeSetup, Examples]:
-    """A training as it stands, for probes, with images it was not necessarily shown."""
+    """A training's losses and examples of a source, as gradients are measured with."""
     if len(source) < 2 * effort.images:
         raise InvalidParameter(
             f"{source.name} has {len(source)} images, and two halves of {effort.images} different ones are "
             f"needed: give at most --images {len(source) // 2}, or more data."
         )
-    network = training.network
-    network.train()
+    training.network.train()
     batches = Batches(source, 2 * effort.images, stream_key(training.seed, "gain"))
-
-    def loss_at(x0: Tensor, noise: Tensor, u: PerExample, condition: Any) -> PerExample:
-        return training.objective(network, x0, noise, u, condition).plain
-
-    process, own = training.objective.process, training.objective.weighting
-    setup = ProbeSetup(process, weighting or own, loss_at, training.optimizer, network, build.weighting)
-    return setup, lambda tick: training.encode(batches.at(tick))
+    return probe_setup(training, weighting), lambda tick: training.encode(batches.at(tick))
 
 
-def halves_of(
-    setup: ProbeSetup, examples: Examples, spec: GradientSpec, rounds: int, progress: Progress = unseen
+def half_gradients(
+    setup: ProbeSetup, examples: Examples, spec: GradientSpec, rounds: int, progress: Progress = no_progress
 ) -> Tensor:
     """[R, K, 2, d]: sketches of the mean gradients of two halves, in every stratum of every round."""
-    probe, found = Gradients(), list[Tensor]()
+    probe, sketches = Gradients(), list[Tensor]()
     for step in range(rounds * spec.strata):
         tick = Tick(step=step)
         x0, condition = examples(tick)
         probe.add_batch(x0, condition, spec, 1)
         signal = probe.after(ProbeContext(tick, x0, condition, Alone(), setup), spec)
-        assert signal is not None, "every call brings as many examples as the probe needs"
+        assert signal is not None, "every call has as many examples as the probe needs"
         if not bool(signal.halves.isfinite().all()):
             low, high = spec.borders[signal.stratum : signal.stratum + 2]
             raise NonFiniteLoss(f"the gradient is not finite between {low:g} and {high:g} of unit time.")
-        found.append(signal.halves.cpu())
+        sketches.append(signal.halves.cpu())
         progress(step + 1, rounds * spec.strata)
-    return torch.stack(found).double().reshape(rounds, spec.strata, 2, -1)
+    return torch.stack(sketches).double().reshape(rounds, spec.strata, 2, -1)
 
 
-def variances(halves: Tensor, images: int) -> Tensor:
-    """[K]: of one example's gradient, its trace, from halves [R, K, 2, d]."""
+def gradient_variances(halves: Tensor, images: int) -> Tensor:
+    """[K]: the trace of the covariance of one example's gradient, from halves [R, K, 2, d]."""
     one, other = halves.unbind(2)
     # Half the squared distance of two independent means of n is the variance of one of them.
     return (one - other).square().sum(-1).mean(0) * (images / 2)
 
 
-def preconditioned(setup: ProbeSetup) -> bool:
-    """Whether Adam's metric is there: before the first update it is not, and gradients stay plain."""
-    return adam_scale(setup.optimizer, setup.optimizer.param_groups[0]["params"][0]) is not None
+def gradient_metric(setup: ProbeSetup, spec: GradientSpec) -> str:
+    """adam: gradients are scaled by Adam's preconditioner, which exists after an update; else plain."""
+    parameter = setup.optimizer.param_groups[0]["params"][0]
+    return "adam" if spec.preconditioned and adam_scale(setup.optimizer, parameter) is not None else "plain"

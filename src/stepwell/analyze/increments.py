@@ -1,9 +1,8 @@
-"""SpeeD's picture of a process: its increments and their three areas, beside where SpeeD's code puts them."""
+"""The increments of a process and SpeeD's three areas of time, beside the borders in SpeeD's own code."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 
@@ -12,9 +11,9 @@ from stepwell.core.increments import CONVERGED, areas, increments
 from stepwell.core.process import NoiseProcess
 
 OFFICIAL_TAU = 700
-"""Where SpeeD's code begins the convergence area: an absolute timestep, whatever the schedule."""
+"""The start of the convergence area in SpeeD's code: a fixed timestep for every schedule."""
 OFFICIAL_FLAT = 1e-4
-"""Its other threshold: the noise level sqrt(1 - abar) changes by less than this in a step."""
+"""Its threshold for a flat noise level sqrt(1 - abar): a change of less than this per step."""
 
 
 @dataclass(frozen=True)
@@ -24,26 +23,22 @@ class ProcessIncrements:
     process: str
     timesteps: int | None
     u: tuple[float, ...]
-    """[T - 1]: the border between two timesteps (thousandths, if time is continuous)."""
+    """[T - 1]: the borders between timesteps (thousandths if time is continuous)."""
     mean: tuple[float, ...]
     """[T - 1]: the factor on x0."""
     variance: tuple[float, ...]
-    """[T - 1]: with fresh noise in both, 2 - abar_t (1 + alpha_{t+1}) for DDPM."""
+    """[T - 1]: with independent noise in both, 2 - abar_t (1 + alpha_{t+1}) for DDPM."""
     accelerates_until: float
-    """Unit time: the variance rises ever faster until here, and ever more slowly after it."""
+    """Unit time at which the variance grows fastest."""
     converges_from: float
-    """Unit time: the variance has reached `converged` of its maximum."""
+    """Unit time at which the variance reaches the share `converged` of its maximum."""
     converged: float
     own_times: tuple[float, float]
-    """What the network is told at the two borders."""
+    """The network's time input at the two borders."""
     official_converges_from: int | None
-    """The timestep where SpeeD's code begins convergence; None if this process has no such timestep."""
+    """The timestep where convergence starts in SpeeD's code; None if the process has no such timestep."""
     official_first_flat: int | None
-    """The timestep about which its code pairs early and late ones; None if time is continuous."""
-
-    def plain(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
+    """The timestep around which its code pairs early and late ones; None if time is continuous."""
 
     def timestep(self, u: float) -> int | None:
         """The first timestep after a border in unit time."""
@@ -55,7 +50,7 @@ def process_increments(name: str, process: NoiseProcess, converged: float = CONV
     count = process.timesteps
     if count is not None and count < 4:
         raise Unsupported(
-            f"{name} has {count} timesteps, and areas need at least 4 to tell: give timesteps=1000, say."
+            f"{name} has {count} timesteps, and the areas need at least 4: give timesteps=1000, for example."
         )
     steps, parts = increments(process), areas(process, converged)
     borders = torch.tensor([parts.accelerates_until, parts.converges_from], dtype=torch.float64)
@@ -76,7 +71,7 @@ def process_increments(name: str, process: NoiseProcess, converged: float = CONV
 
 
 def _first_flat(process: NoiseProcess) -> int | None:
-    """SpeeD's `meaningful_steps`: one past the first timestep with a slope under 1e-4; T if there is none."""
+    """SpeeD's `meaningful_steps`: one past the first timestep with a slope below 1e-4; T if there is none."""
     if process.timesteps is None:
         return None
     level = torch.sigmoid(-process.log_snr(process.grid())).sqrt()

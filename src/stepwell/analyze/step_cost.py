@@ -1,7 +1,7 @@
-"""What a method's steps cost: timed in turn with those of another run, and by counting forward passes.
+"""The time of a method's training step relative to another run's: measured, and by counting forward passes.
 
-A sampler measures once in P steps. Such steps (due) and the others are timed apart, each right before or
-after a step of the run that they are compared with, so that a passing load hits both. A step then costs
+A sampler's probe runs once in P steps. Steps with the probe (due) and without (other) are timed separately,
+each next to a step of the base run, so that other load on the machine affects both. A step then costs
 
     ((P - 1) x median(other) + median(due)) / (P x median(base)).
 """
@@ -11,10 +11,9 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import count, filterfalse
 from statistics import median
-from typing import Any
 
 from stepwell.analyze.estimates import Estimate
 from stepwell.core import require
@@ -22,19 +21,19 @@ from stepwell.core.probe import DecreaseSpec, GradientSpec, ProbeSpec
 from stepwell.train.step import Training, train_step
 
 START = 100_000
-"""A step where every probe has found its rhythm."""
+"""The first step that is timed: every probe is past its warm-up."""
 FORWARDS_OF_A_STEP = 4
 """Kim et al. (2025, Sec. 9) count a training step as four forward passes of a batch."""
 _WARM, _RESAMPLES = 4, 2000
 
 Clock = Callable[[], float]
-"""Seconds since some moment."""
+"""Returns seconds."""
 Round = dict[str, list[float]]
-"""Seconds of steps that are due, of others, and of the base."""
+"""Seconds of the steps of each kind: due, other, base."""
 
 
 class Stepped:
-    """One training run, a step at a time, in any order; `step` does the one of a number."""
+    """A training run whose steps can be timed one by one; `step(number)` runs one."""
 
     def __init__(
         self, step: Callable[[int], object], spec: ProbeSpec | None, clock: Clock = time.perf_counter
@@ -42,7 +41,7 @@ class Stepped:
         self.spec, self._step, self._clock = spec, step, clock
         self.period = 1 if spec is None else spec.every_steps
         self.kinds = ("other", "due", "other") if self.period > 1 else ("due",) * 3
-        """Of the steps of one round."""
+        """The steps of one round."""
         due = (lambda step: True) if spec is None else spec.due
         self._steps: dict[str, Iterator[int]] = {
             "due": filter(due, count(START)),
@@ -50,23 +49,23 @@ class Stepped:
         }
 
     def seconds(self, kind: str) -> float:
-        """The time of the next step that is due, or of the next that is not."""
+        """The seconds of the next step of this kind."""
         step = next(self._steps[kind])
         started = self._clock()
         self._step(step)
         return self._clock() - started
 
     def warm_up(self) -> None:
-        """A few steps of every kind: what is made once has been made."""
+        """Run a few steps of every kind, so that lazy initialisation is not timed."""
         for kind in self.kinds * _WARM:
             self.seconds(kind)
 
 
 def stepped(training: Training) -> Stepped:
-    """A training whose steps are to be timed; it is trained by that."""
+    """A training for timing; its weights change."""
 
     def step(number: int) -> None:
-        # Reading the loss waits for the device.
+        # Reading the loss synchronises the device.
         float(train_step(training, number).loss)
 
     return Stepped(step, training.pacer.sampler.probe)
@@ -74,27 +73,27 @@ def stepped(training: Training) -> Stepped:
 
 @dataclass
 class Timing:
-    """What the rounds of one comparison took."""
+    """The seconds of all rounds of one comparison."""
 
     period: int
     rounds: list[Round] = field(default_factory=list)
 
     def ratio(self, rounds: list[Round] | None = None) -> float:
-        """A step over one of the base."""
-        middle = _medians(self.rounds if rounds is None else rounds)
-        others = (self.period - 1) * middle.get("other", 0.0)
-        return (others + middle["due"]) / (self.period * middle["base"])
+        """The mean time of a step, relative to the base."""
+        medians = _medians(self.rounds if rounds is None else rounds)
+        others = (self.period - 1) * medians.get("other", 0.0)
+        return (others + medians["due"]) / (self.period * medians["base"])
 
     def due_ratio(self) -> float:
-        """A step that measures, over one of the base."""
-        middle = _medians(self.rounds)
-        return middle["due"] / middle["base"]
+        """The time of a step with the probe, relative to the base."""
+        medians = _medians(self.rounds)
+        return medians["due"] / medians["base"]
 
     def interval(self) -> tuple[float, float]:
-        """95 % of the ratio: a percentile bootstrap over rounds."""
-        chance = random.Random(0)
-        drawn = sorted(self.ratio(chance.choices(self.rounds, k=len(self.rounds))) for _ in range(_RESAMPLES))
-        return drawn[int(0.025 * _RESAMPLES)], drawn[int(0.975 * _RESAMPLES) - 1]
+        """The 95 % interval of the ratio, by a percentile bootstrap over rounds."""
+        rng = random.Random(0)
+        ratios = sorted(self.ratio(rng.choices(self.rounds, k=len(self.rounds))) for _ in range(_RESAMPLES))
+        return ratios[int(0.025 * _RESAMPLES)], ratios[int(0.975 * _RESAMPLES) - 1]
 
     def base_seconds(self) -> float:
         """The median step of the base."""
@@ -106,46 +105,42 @@ def _medians(rounds: list[Round]) -> dict[str, float]:
 
 
 def timed(base: Stepped, subject: Stepped, rounds: int) -> Timing:
-    """Rounds of one step that is due and two that are not, each beside one of the base."""
+    """Time rounds of one step with the probe and two without, each paired with a step of the base."""
     require.count("rounds", rounds)
     base.warm_up()
     subject.warm_up()
     timing = Timing(subject.period)
     for number in range(rounds):
-        found: Round = {"base": [], **{kind: [] for kind in subject.kinds}}
+        seconds: Round = {"base": [], **{kind: [] for kind in subject.kinds}}
         for place, kind in enumerate(subject.kinds):
             pair = [("base", base, "due"), (kind, subject, kind)]
-            # The order alternates too: whoever runs second may find warmer caches.
+            # The order alternates: the second step may find warmer caches.
             for name, run, step in pair if (number + place) % 2 else pair[::-1]:
-                found[name].append(run.seconds(step))
-        timing.rounds.append(found)
+                seconds[name].append(run.seconds(step))
+        timing.rounds.append(seconds)
     return timing
 
 
 @dataclass(frozen=True)
 class StepCost:
-    """A method's step against the base's, at one batch size."""
+    """The time of a method's step relative to the base, at one batch size."""
 
     method: str
     batch: int
     ratio: Estimate
-    """A step over one of the base."""
+    """The mean time of a step, relative to the base."""
     due_ratio: float
-    """A step at which its probe measures, over one of the base."""
+    """The time of a step with the probe, relative to the base."""
     every_steps: int
-    """How often that is; 1 if it measures nothing."""
+    """The probe runs once in so many steps; 1 without a probe."""
     counted: float
-    """What counting forward passes of the probe predicts."""
+    """The ratio that counting the probe's forward passes predicts."""
     base_seconds: float
     """The median step of the base, on this machine."""
 
-    def plain(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
-
 
 def step_cost(method: str, batch: int, base: Stepped, subject: Stepped, rounds: int) -> StepCost:
-    """Time a method's steps beside those of the base."""
+    """Time a method's steps against those of the base."""
     timing = timed(base, subject, rounds)
     return StepCost(
         method=method,
@@ -159,7 +154,7 @@ def step_cost(method: str, batch: int, base: Stepped, subject: Stepped, rounds: 
 
 
 def counted(spec: ProbeSpec | None, batch: int) -> float:
-    """A step over one of uniform by counting forward passes of the probe, all the rest being free."""
+    """The predicted time of a step relative to uniform, if only the probe's forward passes cost anything."""
     passes = 0.0
     if isinstance(spec, DecreaseSpec):
         passes = 2 * (len(spec.subset) + -(-len(spec.grid) // batch))
@@ -169,16 +164,16 @@ def counted(spec: ProbeSpec | None, batch: int) -> float:
 
 
 def published_forwards(subset: int, timesteps: int, batch: int) -> float:
-    """Batch-forwards of one policy step, 2 |S| + 2 T / B: 21.6 for 3, 1000, 128 (Kim et al. 2025, Sec. 9)."""
+    """Forward passes of a batch per policy step, 2 |S| + 2 T / B: 21.6 in Kim et al. (2025, Sec. 9)."""
     return 2 * subset + 2 * timesteps / batch
 
 
 def published_ratio(subset: int, timesteps: int, batch: int, every_steps: int) -> float:
-    """A step of Kim et al.'s method over uniform's, counted: 1.41 for 3, 1000, 128, 40, which they give.
+    """The counted time of a step of Kim et al.'s method relative to uniform: 1.41 in their Sec. 9 (2025).
 
-    Our reconstruction of how they (2025, Sec. 9) come to that number: the policy network is priced like the
-    denoiser, which is far too much, with one forward pass in every step and one training step of it in every
-    policy step. Without the policy the ratio would be 1.14.
+    Our reconstruction of their number: the policy network counts like the denoiser, which is far too much,
+    with one forward pass in every step and one training step in every policy step. Without it the ratio
+    is 1.14.
     """
     policy = 1 + FORWARDS_OF_A_STEP / every_steps
     probe = published_forwards(subset, timesteps, batch) / every_steps

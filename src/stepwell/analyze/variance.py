@@ -1,13 +1,9 @@
-"""The variance of one example's gradient and its loss over time, for the simple loss and for the bound.
-
-The paper's Fig. 2 and 6 (Kim et al. 2025): where in time a training's gradients are noisy, and how that
-depends on the schedule and on the objective.
-"""
+"""Gradient variance and loss over time, of the simple loss and the bound (Kim et al. 2025, Fig. 2 and 6)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -18,12 +14,12 @@ from stepwell.analyze.estimates import (
     Estimate,
     Examples,
     Progress,
-    halves_of,
+    gradient_inputs,
+    gradient_metric,
+    gradient_variances,
+    half_gradients,
     jackknife,
-    preconditioned,
-    unseen,
-    variances,
-    watch,
+    no_progress,
 )
 from stepwell.catalogue import build
 from stepwell.core.errors import Unsupported
@@ -40,32 +36,28 @@ from stepwell.weightings import Weighting
 
 @dataclass(frozen=True)
 class Curve:
-    """One objective over time, for the model as it is now."""
+    """One objective over time."""
 
     variance: tuple[Estimate, ...]
-    """[K]: the trace of the covariance of one example's weighted gradient, its time drawn in the stratum."""
+    """[K]: the trace of the covariance of one example's weighted gradient within the stratum."""
     loss: tuple[Estimate, ...]
     """[K]: the mean weighted loss of the same examples."""
 
 
 @dataclass(frozen=True)
 class Variance:
-    """What a probe found in every stratum."""
+    """Gradient variance and loss in every stratum, for the model as it is now."""
 
     borders: tuple[float, ...]
-    """[K + 1]: of the strata, in unit time."""
+    """[K + 1]: borders of the strata, in unit time."""
     curves: dict[str, Curve]
-    """By the objective's name."""
+    """By name of the objective."""
     missing: dict[str, str]
-    """Objectives that the process does not have, and why."""
+    """Objectives that the process does not support, and why."""
     metric: str
-    """plain, or adam: gradients were measured in the metric of Adam's preconditioner."""
+    """adam: gradients were scaled by Adam's preconditioner; or plain."""
     gradients: int
     """Examples measured in each stratum."""
-
-    def plain(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
 
 
 def variance(
@@ -73,17 +65,21 @@ def variance(
     source: ExampleSource,
     effort: Effort,
     metric: str = "plain",
-    progress: Progress = unseen,
+    progress: Progress = no_progress,
 ) -> Variance:
-    """The variance of a training as it stands, which it leaves as it is."""
-    setup, examples = watch(training, source, effort)
+    """The variance for a training in its present state, which stays as it is."""
+    setup, examples = gradient_inputs(training, source, effort)
     return variance_of(setup, examples, effort, metric, progress)
 
 
 def variance_of(
-    setup: ProbeSetup, examples: Examples, effort: Effort, metric: str = "plain", progress: Progress = unseen
+    setup: ProbeSetup,
+    examples: Examples,
+    effort: Effort,
+    metric: str = "plain",
+    progress: Progress = no_progress,
 ) -> Variance:
-    """The variance of any losses, for both objectives with the same examples, times and noise."""
+    """The variance for any losses; both objectives have the same examples, times and noise."""
     spec = strata_spec(setup.process, effort.strata, 1, effort.images, None, metric)
     weightings, missing = objectives(setup.process)
     curves: dict[str, Curve] = {}
@@ -93,16 +89,15 @@ def variance_of(
             progress(before * total + done, len(weightings) * total)
 
         # Only the halves' distance is needed, which takes one pass instead of two.
-        only = replace(spec, difference_only=True)
-        curves[name] = _curve(replace(setup, weighting=weighting), examples, only, effort, passed)
-    scaled = spec.preconditioned and preconditioned(setup)
+        difference = replace(spec, difference_only=True)
+        curves[name] = _curve(replace(setup, weighting=weighting), examples, difference, effort, passed)
     count = 2 * effort.images * effort.rounds
-    return Variance(spec.borders, curves, missing, "adam" if scaled else "plain", count)
+    return Variance(spec.borders, curves, missing, gradient_metric(setup, spec), count)
 
 
 def objectives(process: NoiseProcess) -> tuple[Mapping[str, Weighting], dict[str, str]]:
-    """The weightings of the paper's two losses, and why a process does not have one of them."""
-    found: dict[str, Weighting] = {}
+    """The weightings of the paper's two losses, and why a process does not support one of them."""
+    weightings: dict[str, Weighting] = {}
     missing: dict[str, str] = {}
     for name, known in OBJECTIVES.items():
         weighting = build.weighting(known)
@@ -111,13 +106,13 @@ def objectives(process: NoiseProcess) -> tuple[Mapping[str, Weighting], dict[str
         except Unsupported as error:
             missing[name] = str(error)
         else:
-            found[name] = weighting
-    return found, missing
+            weightings[name] = weighting
+    return weightings, missing
 
 
 @dataclass
-class _Heard:
-    """Losses that remember what they were asked: the probe's own examples tell the loss too."""
+class _Recorded:
+    """Losses that record their times and values, so that the probe's examples give the loss too."""
 
     loss_at: LossAt
     calls: list[tuple[Tensor, Tensor]] = field(default_factory=list)
@@ -131,12 +126,12 @@ class _Heard:
 def _curve(
     setup: ProbeSetup, examples: Examples, spec: GradientSpec, effort: Effort, progress: Progress
 ) -> Curve:
-    heard = _Heard(setup.loss_at)
-    halves = halves_of(replace(setup, loss_at=heard), examples, spec, effort.rounds, progress)
-    weighted = [plain * setup.weighting(setup.process, u) for u, plain in heard.calls]
+    recorded = _Recorded(setup.loss_at)
+    halves = half_gradients(replace(setup, loss_at=recorded), examples, spec, effort.rounds, progress)
+    weighted = [plain * setup.weighting(setup.process, u) for u, plain in recorded.calls]
     losses = torch.stack([each.double().mean().cpu() for each in weighted]).view(effort.rounds, spec.strata)
-    by_round = jackknife(lambda rounds: variances(halves[rounds], effort.images), effort.rounds)
+    by_round = jackknife(lambda rounds: gradient_variances(halves[rounds], effort.images), effort.rounds)
     return Curve(
-        variance=tuple(each.within(0.0, float("inf")) for each in by_round),
+        variance=tuple(each.clamped(0.0, float("inf")) for each in by_round),
         loss=tuple(jackknife(lambda rounds: losses[rounds].mean(0), effort.rounds)),
     )

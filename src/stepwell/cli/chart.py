@@ -1,59 +1,66 @@
-"""Profiles as text: bars that any terminal can show. Plain Python, so that help stays quick."""
+"""Charts over unit time: bars of text for any terminal, and matplotlib figures. Imports no torch."""
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any
 
+from stepwell.cli.options import check_picture
 from stepwell.compare.views import COLOURS
 from stepwell.core.errors import StepwellError
 
 if TYPE_CHECKING:
-    from stepwell.cli.profile import Profile
+    from stepwell.analyze.densities import Profile
 
-
+TIME_AXIS = "unit time u: 0 is data, 1 is noise"
 _COLUMNS, _ROWS = 64, 6
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _ASCII = " .:#"
 
 
-def can_draw_blocks(stream: TextIO) -> bool:
-    """Whether the stream's encoding has block characters."""
+def can_draw_blocks() -> bool:
+    """Whether the encoding of standard output has block characters."""
     try:
-        _BLOCKS.encode(stream.encoding or "ascii")
+        _BLOCKS.encode(sys.stdout.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
         return False
     return True
 
 
-def text(profile: Profile, fancy: bool = True) -> str:
-    """Density, effective weight, and what falls into each fifth of time."""
-    title = profile.title if fancy else profile.title.replace("·", "|")
+def text(profile: Profile) -> str:
+    """Density, effective weight, and their shares in each fifth of time."""
+    title = profile.title if can_draw_blocks() else profile.title.replace("·", "|")
     lines = [title, profile.source, ""]
     if profile.learns:
-        lines += ["It learns: this is where it starts, before any loss was seen.", ""]
-    lines += _plot("density (uniform = 1)", profile.density.tolist(), fancy)
-    lines += [_axis(profile), ""]
-    note = "corrected: the reference's, whatever is drawn" if profile.unbiased else "density x weighting"
-    lines += _plot(f"effective weight on the loss (mean = 1; {note})", profile.effective.tolist(), fancy)
-    lines += [_axis(profile), "", *_fifths(profile), ""]
+        lines += ["It learns: this is its density before training.", ""]
+    axis = _ends(min(_COLUMNS, len(profile.u)), last_time(profile.timesteps))
+    lines += [*_plot("density (uniform = 1)", profile.density.tolist()), axis, ""]
+    note = "corrected: the reference density" if profile.unbiased else "density x weighting"
+    lines += _plot(f"effective weight on the loss (mean = 1; {note})", profile.effective.tolist())
+    lines += [axis, "", *_fifths(profile), ""]
     return "\n".join(lines)
 
 
-def bars(title: str, values: Sequence[float], borders: Sequence[float], last: str, fancy: bool = True) -> str:
-    """Values between borders of unit time, each as wide as its part of time; `last` names the noise end."""
+def bars(title: str, values: Sequence[float], borders: Sequence[float], last: str) -> str:
+    """Values between borders of unit time, each as wide as its part of time; `last` labels the noise end."""
     middles = ((column + 0.5) / _COLUMNS for column in range(_COLUMNS))
     columns = [values[bisect(borders, middle) - 1] for middle in middles]
-    return "\n".join([*_plot(title, columns, fancy), _ends(_COLUMNS, last)])
+    return "\n".join([*_plot(title, columns), _ends(_COLUMNS, last)])
 
 
-def _plot(title: str, values: Sequence[float], fancy: bool) -> list[str]:
+def last_time(timesteps: int | None) -> str:
+    """The label of the noise end."""
+    return f"{timesteps - 1} noise" if timesteps else "1 noise"
+
+
+def _plot(title: str, values: Sequence[float]) -> list[str]:
     columns = _binned(values, min(_COLUMNS, len(values)))
     top = max(columns) or 1.0
-    marks = _BLOCKS if fancy else _ASCII
+    marks = _BLOCKS if can_draw_blocks() else _ASCII
     steps = len(marks) - 1
     rows = []
     for row in reversed(range(_ROWS)):
@@ -66,15 +73,6 @@ def _plot(title: str, values: Sequence[float], fancy: bool) -> list[str]:
 def _binned(values: Sequence[float], count: int) -> list[float]:
     edges = [round(index * len(values) / count) for index in range(count + 1)]
     return [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
-
-
-def _axis(profile: Profile) -> str:
-    return _ends(min(_COLUMNS, len(profile.u)), last_time(profile.timesteps))
-
-
-def last_time(timesteps: int | None) -> str:
-    """The name of the noise end."""
-    return f"{timesteps - 1} noise" if timesteps else "1 noise"
 
 
 def _ends(width: int, last: str) -> str:
@@ -92,44 +90,82 @@ def _fifths(profile: Profile) -> list[str]:
 
 
 class MissingExtra(StepwellError, ImportError):
-    """An optional dependency that this command needs."""
+    """An optional dependency that this command needs is not installed."""
 
 
-def save(profiles: Sequence[Profile], path: Path) -> None:
-    """Density above, effective weight below, one line a profile."""
+def check_save(path: Path | None) -> None:
+    """Raise an error if --save cannot work, before anything is measured for it."""
+    if path is not None:
+        check_picture(path)
+        blank(1.0, 1.0)
+
+
+def blank(width: float, height: float) -> Any:
+    """An empty matplotlib figure, in inches."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise MissingExtra(
             "--save needs matplotlib, which is not installed: pip install 'stepwell[report]'."
         ) from None
-    figure = Figure(figsize=(8, 6.4), layout="constrained")
-    above, below = figure.subplots(2, 1, sharex=True)
-    common, labels = _labels([profile.parts for profile in profiles])
-    figure.suptitle(common, fontsize=11)
-    for index, (profile, label) in enumerate(zip(profiles, labels, strict=True)):
-        colour = COLOURS[index % len(COLOURS)]
-        style = "-" if index < len(COLOURS) else "--"
-        above.plot(profile.u, profile.density, style, color=colour, label=label, lw=1.6)
-        below.plot(profile.u, profile.effective, style, color=colour, lw=1.6)
-    above.set_ylabel("density\n(uniform = 1)")
-    below.set_ylabel("effective weight on the loss\n(mean = 1)")
-    below.set_xlabel("unit time u: 0 is data, 1 is noise")
-    for axes in (above, below):
-        axes.set_xlim(0, 1)
-        axes.set_ylim(bottom=0)
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
-    if any(labels):
-        above.legend(frameon=False, fontsize=8, loc="upper right")
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def panels(count: int, width: float, height: float, margin: float = 0.0) -> tuple[Any, list[Any]]:
+    """A figure with `count` panels, at most three in a row; width and height are those of a panel."""
+    columns = min(count, 3)
+    rows = -(-count // columns)
+    figure = blank(width * columns + margin, height * rows)
+    axes = [axes for row in figure.subplots(rows, columns, squeeze=False) for axes in row]
+    for unused in axes[count:]:
+        unused.set_visible(False)
+    return figure, axes[:count]
+
+
+def time_axes(axes: Any, bottom: float | None = 0.0) -> None:
+    """The common look of a chart over unit time."""
+    axes.set_xlim(0, 1)
+    if bottom is not None:
+        axes.set_ylim(bottom=bottom)
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def line_style(index: int) -> dict[str, Any]:
+    """Colour and dashes of the index-th of many lines."""
+    dashes = ("-", "--", ":")[index // len(COLOURS) % 3]
+    return {"color": COLOURS[index % len(COLOURS)], "linestyle": dashes, "linewidth": 1.6}
+
+
+def write(figure: Any, path: Path) -> None:
+    """Save a figure."""
     try:
         figure.savefig(path, dpi=150)
     except OSError as error:
         raise StepwellError(f"could not write {path}: {error.strerror}.") from error
 
 
+def save(profiles: Sequence[Profile], path: Path) -> None:
+    """Save a figure of profiles: density above, effective weight below."""
+    figure = blank(8, 6.4)
+    above, below = figure.subplots(2, 1, sharex=True)
+    common, labels = _labels([profile.parts for profile in profiles])
+    figure.suptitle(common, fontsize=11)
+    for index, (profile, label) in enumerate(zip(profiles, labels, strict=True)):
+        above.plot(profile.u, profile.density, label=label, **line_style(index))
+        below.plot(profile.u, profile.effective, **line_style(index))
+    above.set_ylabel("density\n(uniform = 1)")
+    below.set_ylabel("effective weight on the loss\n(mean = 1)")
+    below.set_xlabel(TIME_AXIS)
+    for axes in (above, below):
+        time_axes(axes)
+    if any(labels):
+        above.legend(frameon=False, fontsize=8, loc="upper right")
+    write(figure, path)
+
+
 def _labels(parts: Sequence[tuple[str, ...]]) -> tuple[str, list[str]]:
-    """What all profiles have in common, and what sets each apart."""
+    """The parts that all profiles share, and each profile's other parts."""
     same = [len(set(column)) == 1 for column in zip(*parts, strict=True)]
     common = " · ".join(part for part, shared in zip(parts[0], same, strict=True) if shared)
     apart = [" · ".join(p for p, shared in zip(row, same, strict=True) if not shared) for row in parts]

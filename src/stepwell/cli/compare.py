@@ -96,7 +96,7 @@ def _run(study: Study, places: Workspace, quiet: bool) -> dict[str, float]:
     before = signal.signal(signal.SIGTERM, _as_interrupt)
     progress = StudyProgress(quiet)
     try:
-        return run_study(study, places, progress.begin, progress.hear)
+        return run_study(study, places, progress.begin, progress.on_event)
     except KeyboardInterrupt:
         progress.say("Stopped; runs in progress were saved. Run the same command again to go on.")
         raise SystemExit(130) from None

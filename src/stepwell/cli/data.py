@@ -1,4 +1,4 @@
-"""`stepwell data`: encode images to latents, and look at what data there is."""
+"""`stepwell data`: encode images to latents, or describe data."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepwell.cli.options import require_extra
+from stepwell.cli.options import add_command, require_extra
 from stepwell.cli.progress import Bar
 
 if TYPE_CHECKING:
@@ -20,47 +20,56 @@ _EXAMPLES = """examples:
   stepwell data show latents
   stepwell train images data=latents
 
-Run the same encode again to go on where it stopped, or to make damaged shards again.
+Run the same encode again to continue an interrupted one, or to repair damaged shards.
 """
 
 
 def register(verbs: Any) -> None:
     """Add the verb to the command line."""
+    description = "Encode images once to train on their latents, or describe images or latents."
     verb = verbs.add_parser(
-        "data",
-        help="encode images to latents, or show what data hold",
-        description="Encode images to latents once, for training on them; show what a cache or data hold.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "data", help="encode images to latents, or describe data", description=description
     )
     what = verb.add_subparsers(dest="what", metavar="WHAT", required=True)
-    encode = what.add_parser("encode", help="images to a folder of latents", epilog=_EXAMPLES)
-    encode.formatter_class = argparse.RawDescriptionHelpFormatter
-    _reading(encode)
-    encode.add_argument("--autoencoder", required=True, help="a folder, hub:ORG/NAME, or FOLDER/NAME")
-    encode.add_argument("--out", type=Path, required=True, help="the folder of latents")
-    encode.add_argument("--batch", type=int, default=32, help="images encoded at once")
-    encode.add_argument("--shard", type=int, default=4096, help="images in a file")
-    encode.add_argument("--dtype", default="fp16", choices=("fp16", "fp32"), help="of the stored latents")
-    encode.add_argument(
-        "--scale", default="channel", help="channel (mean 0, deviation 1), global, or a factor"
+    encode = add_command(
+        what,
+        "encode",
+        _encode,
+        help="encode images to a folder of latents",
+        description="Encode images to a folder of latents.",
+        examples=_EXAMPLES,
     )
-    encode.add_argument("--dry-run", action="store_true", help="print what would be made")
-    encode.set_defaults(run=_encode)
-    show = what.add_parser("show", help="counts, shape, classes, scale, damage")
-    _reading(show)
-    show.set_defaults(run=_show)
+    _add_reading(encode)
+    encode.add_argument("--autoencoder", required=True, help="a folder, hub:ORG/NAME, or FOLDER/NAME")
+    encode.add_argument("--out", type=Path, required=True, help="the folder to write")
+    encode.add_argument("--batch", type=int, default=32, help="images encoded at once (32)")
+    encode.add_argument("--shard", type=int, default=4096, help="images per file (4096)")
+    encode.add_argument(
+        "--dtype", default="fp16", choices=("fp16", "fp32"), help="precision of the stored latents (fp16)"
+    )
+    encode.add_argument(
+        "--scale", default="channel", help="channel (mean 0, deviation 1 each), global, or a factor"
+    )
+    encode.add_argument("--dry-run", action="store_true", help="print what would be written")
+    show = add_command(
+        what,
+        "show",
+        _show,
+        help="describe images or latents",
+        description="Print counts, shape and classes of data; of latents also their scale and damage.",
+    )
+    _add_reading(show)
 
 
-def _reading(verb: argparse.ArgumentParser) -> None:
+def _add_reading(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("data", metavar="DATA", help="a folder, an .npz, CIFAR-10's folder, hub:NAME, latents")
-    verb.add_argument("--size", type=int, default=None, help="resize and crop images to this")
-    verb.add_argument("--labels", action="store_true", help="with class labels")
+    verb.add_argument("--size", type=int, default=None, help="resize and crop images to this size")
+    verb.add_argument("--labels", action="store_true", help="read class labels")
     verb.add_argument(
         "--flips",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="mirror images are data too; by default as data of this kind have it",
+        help="mirror images are data too (default: depends on the kind of data)",
     )
 
 
@@ -85,21 +94,21 @@ def _encode(options: argparse.Namespace) -> None:
     with ranks() as group:
         leads = group.rank == 0
         if leads:
-            _tell_plan(plan)
+            _print_plan(plan)
         if options.dry_run:
             return
         with Bar(silent=not leads) as bar:
-            tell = partial(bar.update, "encoding")
-            made = encode(options.out, plan, data, autoencoder, batch=options.batch, progress=tell)
+            update = partial(bar.update, "encoding")
+            manifest = encode(options.out, plan, data, autoencoder, batch=options.batch, progress=update)
         if leads:
             cached = load(str(options.out))
             quality = psnr(*reconstruction(data, cached, decoder_of(cached, options.autoencoder)))
-            _tell_scale(made)
-            print(f"held-out images come back with {quality:.1f} dB")
+            _print_scale(manifest)
+            print(f"PSNR of decoded held-out images: {quality:.1f} dB")
             print(f"Next: stepwell train images data={options.out}{' labels=true' if plan.classes else ''}")
 
 
-def _tell_plan(plan: CachePlan) -> None:
+def _print_plan(plan: CachePlan) -> None:
     latent, image = ("x".join(map(str, shape)) for shape in (plan.latent_shape, plan.image_shape))
     more = [f"{plan.classes} classes"] if plan.classes else ["no labels"]
     more += ["mirrored too"] if plan.mirrored else []
@@ -109,10 +118,10 @@ def _tell_plan(plan: CachePlan) -> None:
     print(f"{len(list(plan.shards()))} shards in {plan.dtype}, {plan.megabytes():,.1f} MB")
 
 
-def _tell_scale(made: Manifest) -> None:
-    low, high = min(made.std), max(made.std)
-    means = f"means from {min(made.mean):.3f} to {max(made.mean):.3f}"
-    print(f"channels: {means}, deviations from {low:.3f} to {high:.3f}; scaled by {made.plan.scale!r}")
+def _print_scale(manifest: Manifest) -> None:
+    mean, std, scale = manifest.mean, manifest.std, manifest.plan.scale
+    means, deviations = (f"from {min(values):.3f} to {max(values):.3f}" for values in (mean, std))
+    print(f"channels: means {means}, deviations {deviations}; scale {scale!r}")
 
 
 def _show(options: argparse.Namespace) -> None:
@@ -124,15 +133,15 @@ def _show(options: argparse.Namespace) -> None:
 
     folder = Path(options.data).expanduser()
     if is_latent_cache(folder):
-        found = read_manifest(folder)
-        _tell_plan(found.plan)
-        if not found.finished:
-            raise StepwellError(f"{folder} is unfinished. Finish it with: {found.plan.command(folder)}")
-        _tell_scale(found)
-        wrong = damaged(folder, found.records)
-        if wrong:
-            repair = found.plan.command(folder)
-            raise StepwellError(f"{folder} is damaged: {'; '.join(wrong)}. Repair it with: {repair}")
+        manifest = read_manifest(folder)
+        _print_plan(manifest.plan)
+        command = manifest.plan.command(folder)
+        if not manifest.finished:
+            raise StepwellError(f"{folder} is unfinished. Finish it with: {command}")
+        _print_scale(manifest)
+        reasons = damaged(folder, manifest.records)
+        if reasons:
+            raise StepwellError(f"{folder} is damaged: {'; '.join(reasons)}. Repair it with: {command}")
         print("all shards match their checksums")
         return
     data = load(options.data, size=options.size, labels=options.labels, flips=options.flips)

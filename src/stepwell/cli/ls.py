@@ -10,37 +10,39 @@ from typing import Any
 
 from stepwell.catalogue.entry import KINDS, Entry, Kind
 from stepwell.catalogue.find import SHAPING, all_entries
+from stepwell.cli.options import add_command, add_json
 from stepwell.core.errors import StepwellError, unknown
 from stepwell.models.registry import MODELS, ModelEntry
 from stepwell.recipes.method import first_words, method_files, study_files, workload_files
 
-_LS = "List every process, sampler, weighting, model and recipe, with its source."
 _PLURALS: dict[Kind, str] = {"process": "processes", "sampler": "samplers", "weighting": "weightings"}
 _RECIPES = {"workloads": workload_files, "methods": method_files, "studies": study_files}
 _ONE = {"workloads": "workload", "methods": "method", "studies": "study"}
 
 
 def register(verbs: Any) -> None:
-    """Add the verb to the command line."""
-    verb = verbs.add_parser(
+    """Add both verbs to the command line."""
+    verb = add_command(
+        verbs,
         "ls",
-        help="list everything that can be named",
+        run,
+        help="list everything that has a name",
         description="List every process, sampler, weighting, model and recipe, with its source.",
     )
     choices = [*_PLURALS.values(), "models", *_RECIPES]
-    verb.add_argument("kind", nargs="?", choices=choices, help="only these")
+    verb.add_argument("kind", nargs="?", choices=choices, help="list only these")
     verb.add_argument("-p", "--parameters", action="store_true", help="with parameters and defaults")
-    verb.add_argument("--json", action="store_true", help="for programs")
+    add_json(verb)
     verb.add_argument("--markdown", action="store_true", help="as tables, for the documentation")
-    verb.set_defaults(run=run)
-    copy = verbs.add_parser(
+    copy = add_command(
+        verbs,
         "cp",
+        copy_recipe,
         help="copy a recipe into a file of your own",
         description="Copy a shipped recipe into a file of your own.",
     )
     copy.add_argument("name", help="a workload, method file or study that `stepwell ls` prints")
     copy.add_argument("file", type=Path, help="where to write it, ending in .toml")
-    copy.set_defaults(run=copy_recipe)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -54,14 +56,14 @@ def run(options: argparse.Namespace) -> None:
     if options.json:
         files = [
             {"kind": _ONE[kind], "name": name, "summary": first_words(path)}
-            for kind, found in recipes.items()
-            for name, path in found.items()
+            for kind, paths in recipes.items()
+            for name, path in paths.items()
         ]
         networks = [{"kind": "model", **asdict(model)} for model in models]
         print(json.dumps([_plain(entry) for entry in entries] + networks + files, indent=2))
         return
     names = [entry.name for entry in entries] + [model.name for model in models]
-    width = max(len(name) for name in [*names, *(name for found in recipes.values() for name in found)])
+    width = max(len(name) for name in [*names, *(name for paths in recipes.values() for name in paths)])
     for kind in KINDS:
         lines = [entry for entry in entries if entry.kind == kind]
         if lines:
@@ -82,7 +84,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _markdown(entries: list[Entry]) -> str:
-    lines = ["# Everything that can be named", "", "Made by `stepwell ls --markdown`.", ""]
+    lines = ["# Everything that has a name", "", "Made by `stepwell ls --markdown`.", ""]
     for kind in KINDS:
         lines += [
             f"## {_PLURALS[kind].capitalize()}",
@@ -108,9 +110,9 @@ def _print_models(models: list[ModelEntry], width: int) -> None:
 
 
 def _print_recipes(recipes: dict[str, dict[str, Path]], width: int) -> None:
-    for kind, found in recipes.items():
+    for kind, paths in recipes.items():
         print(f"{kind.upper()} (copy one with `stepwell cp`)")
-        for name, path in found.items():
+        for name, path in paths.items():
             print(f"  {name:{width}}  {first_words(path)}")
         if kind == "methods":
             print("  Every sampler and weighting is a method too, and so is SAMPLER+WEIGHTING.")
@@ -137,21 +139,21 @@ def _plain(entry: Entry) -> dict[str, Any]:
 
 def copy_recipe(options: argparse.Namespace) -> None:
     """Copy a recipe; an existing file is never overwritten."""
-    known = {**method_files(), **workload_files(), **study_files()}
-    if options.name not in known:
-        raise unknown("recipe", options.name, known)
+    recipes = {**method_files(), **workload_files(), **study_files()}
+    if options.name not in recipes:
+        raise unknown("recipe", options.name, recipes)
     if options.file.suffix != ".toml":
-        raise StepwellError(f"{options.file} must end in .toml, so that it can be told from a name.")
+        raise StepwellError(f"{options.file} must end in .toml, which tells files from names.")
     if options.file.exists():
         raise StepwellError(f"{options.file} exists already: choose another name.")
     try:
-        options.file.write_text(known[options.name].read_text())
+        options.file.write_text(recipes[options.name].read_text())
     except OSError as error:
         raise StepwellError(f"cannot write {options.file}: {error.strerror}.") from error
     if options.name in study_files():
-        kind = f"compare {options.file}"
+        command = f"compare {options.file}"
     elif options.name in workload_files():
-        kind = f"train {options.file}"
+        command = f"train {options.file}"
     else:
-        kind = f"train fashion16 method={options.file}"
-    print(f"Wrote {options.file}. Edit it, then: stepwell {kind}")
+        command = f"train fashion16 method={options.file}"
+    print(f"Wrote {options.file}. Edit it, then: stepwell {command}")

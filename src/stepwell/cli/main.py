@@ -1,4 +1,4 @@
-"""`stepwell VERB ...`: parse, call the verb, turn our errors into one line."""
+"""`stepwell VERB ...`: parse the command line, run the verb, print our errors as one line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ VERBS = (ls, show, data, train, generate, evaluate, analyze, compare, report, wa
 
 
 def parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+    """The parser of all verbs."""
     top = argparse.ArgumentParser(
         prog="stepwell", description="Choose which timesteps a diffusion model trains on."
     )
@@ -39,18 +39,18 @@ def parser() -> argparse.ArgumentParser:
 
 
 def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The options of a command; key=value words may stand anywhere, also behind a flag."""
-    whole = parser()
-    options, rest = whole.parse_known_args(arguments)
+    """The options of a command; key=value words may also come after options."""
+    top = parser()
+    options, rest = top.parse_known_args(arguments)
     if rest and hasattr(options, "settings") and all("=" in word and word[0] != "-" for word in rest):
         options.settings += rest
     elif rest:
-        whole.error(f"unrecognized arguments: {' '.join(rest)}")
+        top.error(f"unrecognized arguments: {' '.join(rest)}")
     return options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; 0 if it worked, 2 if what it was given cannot work."""
+    """Run one command; returns 0, or 2 after an error of ours."""
     options = parsed(arguments)
     try:
         options.run(options)
@@ -59,6 +59,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"stepwell {options.verb}: {error}", file=sys.stderr)
         return 2
     except BrokenPipeError:
-        # `stepwell ls | head` closed the pipe: not an error, and nothing more to flush.
+        # `stepwell ls | head` closed the pipe, which is not an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0

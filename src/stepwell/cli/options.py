@@ -1,18 +1,95 @@
-"""Verbs that need more than torch say so, instead of failing in an import."""
+"""Options, checks and output that several commands share."""
 
 from __future__ import annotations
 
+import argparse
+import json
+from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
-from stepwell.core.errors import StepwellError
+from stepwell.core.errors import InvalidParameter, StepwellError
+from stepwell.runs.io import finite
+
+SPEC = "NAME[:key=value,...]"
+"""How a process, sampler or weighting is written."""
+
+
+def add_command(
+    commands: Any,
+    name: str,
+    run: Callable[[argparse.Namespace], None],
+    *,
+    help: str,
+    description: str | None,
+    examples: str = "",
+) -> argparse.ArgumentParser:
+    """Add a command that calls `run` with its options."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=help,
+        description=description,
+        epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add --json."""
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def add_save(parser: argparse.ArgumentParser) -> None:
+    """Add --save."""
+    parser.add_argument("--save", type=Path, metavar="FILE.png", help="save a figure (.png, .svg or .pdf)")
+
+
+def check_picture(path: Path) -> None:
+    """Raise InvalidParameter if no picture can be written to this path."""
+    if path.suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise InvalidParameter(f"--save {path}: the file must end in .png, .svg or .pdf.")
+    if not path.parent.is_dir():
+        raise InvalidParameter(f"--save {path}: there is no folder {path.parent}.")
+    if path.is_dir():
+        raise InvalidParameter(f"--save {path}: that is a folder.")
+
+
+def print_json(values: Any) -> None:
+    """Print values as one line of JSON."""
+    print(json.dumps(finite(values)))
+
+
+def output(
+    options: argparse.Namespace, values: Any, text: str, draw: Callable[[Path], None] | None = None
+) -> None:
+    """Save the figure if --save is given, then print the values (--json) or the text."""
+    save = options.save if draw is not None else None
+    if save is not None and draw is not None:
+        draw(save)
+    if options.json:
+        print_json(values)
+        return
+    print(text.rstrip("\n"))
+    if save is not None:
+        print(f"\nSaved {save}")
+
+
+def whole_numbers(option: str, text: str | None) -> list[int]:
+    """The sorted numbers of an option such as 0,50,200; empty if it is not given."""
+    words = [] if text is None else text.split(",")
+    if not all(word.strip().isdecimal() for word in words):
+        raise StepwellError(f"{option} {text}: write whole numbers separated by commas, as in 0,50,200.")
+    return sorted({int(word) for word in words})
 
 
 def require_extra() -> None:
-    """The packages of the `train` extra, or how to get them."""
-    missing = [
-        name for name in ("accelerate", "diffusers", "safetensors", "numpy", "PIL") if not find_spec(name)
-    ]
+    """Raise StepwellError if a package of the `train` extra is missing."""
+    needed = ("accelerate", "diffusers", "safetensors", "numpy", "PIL")
+    missing = [name for name in needed if not find_spec(name)]
     if missing:
         raise StepwellError(
-            f"this needs {', '.join(missing)}, which torch does not bring: pip install 'stepwell[train]'."
+            f"this needs {', '.join(missing)}, which torch does not install: pip install 'stepwell[train]'."
         )

@@ -1,4 +1,4 @@
-"""How far a job is: a bar where there is a terminal, now and then a line where there is none."""
+"""Progress of long jobs on standard error: a bar in a terminal, otherwise a line now and then."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from stepwell.compare.pool import Event
     from stepwell.compare.trials import Trial
 
-
 _LINE_EVERY_SECONDS = 20
+_BASE, _SHORT = "run that all others start from", "short runs that choose learning rates"
 
 
 class Bar:
-    """One line for each task: what is done, of how much, the time left, and a note. On stderr."""
+    """One line per task: done, total, time left and a note."""
 
     def __init__(self, silent: bool = False) -> None:
         self._silent = silent
@@ -48,14 +48,14 @@ class Bar:
             self._rich.stop()
 
     def say(self, text: str) -> None:
-        """A line above the bar."""
+        """Print a line above the bar."""
         if self._rich is not None:
             self._rich.console.print(text, highlight=False, markup=False)
         elif not self._silent:
             print(text, flush=True)
 
     def update(self, task: str, done: int, total: int, note: str = "") -> None:
-        """How far a task is; the first call makes it known."""
+        """Show how far a task is; the first call adds it."""
         if self._rich is not None:
             if task not in self._tasks:
                 self._tasks[task] = self._rich.add_task(task, total=total, note="")
@@ -66,18 +66,18 @@ class Bar:
 
 
 class Rate:
-    """How much a second since now, when so much was there already."""
+    """Items per second from now on, when `done` items exist already."""
 
     def __init__(self, done: int = 0) -> None:
         self._started, self._done = time.monotonic(), done
 
     def __call__(self, done: int) -> float:
-        """The rate now that so much is done."""
+        """The rate when so many items are done."""
         return (done - self._done) / max(time.monotonic() - self._started, 1e-9)
 
 
-class Progress(Bar):
-    """Steps, rate, time left, loss and the median of the timesteps drawn."""
+class TrainingProgress(Bar):
+    """Steps, rate, time left, loss and the median time of the draws."""
 
     def __init__(self, steps: int) -> None:
         super().__init__()
@@ -85,39 +85,42 @@ class Progress(Bar):
         self._rate: Rate | None = None
 
     def at(self, step: int, values: dict[str, Any]) -> None:
-        """Where training is now."""
+        """Show the current step with the values of `StepReport.progress`."""
         if self._rate is None:
-            # A resumed run begins somewhere, and what is made once takes time before the first step.
+            # The rate does not count earlier steps of a resumed run, nor the time before the first step.
             self._rate = Rate(step)
         note = f"loss {values['loss']:.4f}, {self._rate(step):.1f} steps/s, median u {values['median u']:.2f}"
         self.update("training steps", step, self._steps, note)
 
 
 class ImagesProgress(Bar):
-    """Images, rate and time left, of the process that tells it."""
+    """Images, rate and time left of this process."""
 
     def __init__(self, total: int, silent: bool) -> None:
         super().__init__(silent)
-        self._total, self._there, self._rate = total, 0, Rate()
+        self._total, self._done, self._rate = total, 0, Rate()
         self.rate = 0.0
-        """Images a second, of those that were made now."""
+        """Images generated per second."""
 
     def __call__(self, count: int, made: bool) -> None:
-        """A batch of images was made, or was there already."""
-        self._there += count
+        """Count a batch that was generated now, or existed already."""
+        self._done += count
         if not made:
-            # The clock of the rate starts with the first batch that has to be made.
-            self._rate = Rate(self._there)
-        self.rate = self._rate(self._there)
-        self.update("images", self._there, self._total, f"{self.rate:.1f} images/s")
+            # The rate counts from the first batch that is generated.
+            self._rate = Rate(self._done)
+        self.rate = self._rate(self._done)
+        self.update("images", self._done, self._total, f"{self.rate:.1f} images/s")
 
 
-_LINE_EVERY_SECONDS_study_progress = 20.0
-_BASE, _SHORT = "run that all others start from", "short runs that choose learning rates"
+def measuring(done: int, total: int) -> None:
+    """Show in a terminal how far a measurement is."""
+    if sys.stderr.isatty():
+        end = "" if done < total else "\r"
+        print(f"\rmeasuring {done} of {total} ", end=end, file=sys.stderr, flush=True)
 
 
 class StudyProgress:
-    """One line now and then, and one for every run that ends; on standard error."""
+    """The runs of a study: a line now and then, and one for every run that ends."""
 
     def __init__(self, quiet: bool = False) -> None:
         self._quiet = quiet
@@ -127,11 +130,11 @@ class StudyProgress:
         self._started = self._last = time.monotonic()
 
     def say(self, message: str) -> None:
-        """A line of its own."""
+        """Print a line."""
         print(message, file=sys.stderr, flush=True)
 
     def begin(self, missing: Sequence[Trial], there: int) -> None:
-        """A new batch of runs."""
+        """Start a group of runs, of which `there` are finished already."""
         self._shares, self._begun, self._ended, self._runs = {}, {}, 0, len(missing)
         self._started = self._last = time.monotonic()
         if missing and not self._quiet:
@@ -139,13 +142,13 @@ class StudyProgress:
             kind = "runs" if missing[0].scored else unscored
             self.say(f"{len(missing)} {kind} to do" + (f", {there} are there already" if there else ""))
 
-    def hear(self, event: Event) -> None:
-        """Count, and tell."""
+    def on_event(self, event: Event) -> None:
+        """Show an event of a run."""
         name = event.trial.recipe.out
         self._begun.setdefault(name, event.share)
         self._shares[name] = event.share
         if event.kind == "progress":
-            if time.monotonic() - self._last > _LINE_EVERY_SECONDS_study_progress and not self._quiet:
+            if time.monotonic() - self._last > _LINE_EVERY_SECONDS and not self._quiet:
                 self._last = time.monotonic()
                 self.say(f"  {self._line()}")
             return
@@ -157,7 +160,7 @@ class StudyProgress:
 
     def _line(self) -> str:
         taken, done = time.monotonic() - self._started, sum(self._shares.values())
-        # What was there before a stop took none of this time.
+        # Training from before a stop took none of this time.
         new = done - sum(self._begun.values())
         left = f"about {_time(taken * (self._runs - done) / new)} left" if new > 0 else "no estimate yet"
         return f"{self._ended} of {self._runs} runs, {100 * done / self._runs:.0f} % of the training, {left}"

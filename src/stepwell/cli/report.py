@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from stepwell.cli.show import check_picture
+from stepwell.cli.options import check_picture
 from stepwell.compare.views import Summary
 from stepwell.core.errors import StepwellError
 

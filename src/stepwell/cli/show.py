@@ -1,23 +1,21 @@
-"""`stepwell show`: where a sampler looks, before anybody pays for a run."""
+"""`stepwell show`: draw a sampler's density and effective weight over time."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 import tomllib
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepwell.catalogue.entry import Kind
 from stepwell.catalogue.find import AMBIGUOUS, all_entries, canonical, find
 from stepwell.catalogue.spec import Spec, split_pair, split_spec
 from stepwell.cli import chart
+from stepwell.cli.options import SPEC, add_command, add_json, add_save, output, print_json
 from stepwell.core.errors import InvalidParameter, UnknownName
 from stepwell.recipes.method import method_files, workload_files
 
 if TYPE_CHECKING:
-    from stepwell.cli.profile import Profile
+    from stepwell.analyze.densities import Profile
 
 _EXAMPLES = """examples:
   stepwell show logit-normal mean=0.5 --weighting min-snr
@@ -28,12 +26,13 @@ _EXAMPLES = """examples:
 
 def register(verbs: Any) -> None:
     """Add the verb to the command line."""
-    verb = verbs.add_parser(
+    verb = add_command(
+        verbs,
         "show",
+        run,
         help="draw a sampler's density and effective weight over time",
-        description="Draw where samplers look and what that and a weighting do to the objective.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Draw the density of samplers, and their effective weight on the loss with a weighting.",
+        examples=_EXAMPLES,
     )
     verb.add_argument(
         "what",
@@ -41,40 +40,33 @@ def register(verbs: Any) -> None:
         metavar="NAME [key=value ...]",
         help="samplers, each followed by its parameters; a weighting or process shows uniform draws with it",
     )
-    verb.add_argument("-w", "--weighting", default=None, metavar="NAME[:key=value,...]")
-    verb.add_argument("-p", "--process", default=None, metavar="NAME[:key=value,...]")
-    verb.add_argument("--save", type=Path, metavar="FILE.png", help="draw a picture (.png, .svg or .pdf)")
-    verb.add_argument("--json", action="store_true", help="the numbers, for programs")
-    verb.set_defaults(run=run)
+    verb.add_argument("-w", "--weighting", default=None, metavar=SPEC, help="the weighting (none)")
+    verb.add_argument("-p", "--process", default=None, metavar=SPEC, help="the process (linear)")
+    add_save(verb)
+    add_json(verb)
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print, save or dump the profiles of everything named."""
-    if options.save is not None:
-        check_picture(options.save)
-    recipes = {**workload_files(), **method_files()}
-    if len(options.what) == 1 and options.what[0] in recipes and not _is_named(options.what[0]):
-        text = recipes[options.what[0]].read_text()
-        if options.what[0] in workload_files():
-            print(json.dumps(tomllib.loads(text)) if options.json else text, end="")
+    """Print or save the profiles of everything named; of a recipe, its file too."""
+    chart.check_save(options.save)
+    name = options.what[0] if len(options.what) == 1 else ""
+    file = {**workload_files(), **method_files()}.get(name)
+    if file is not None and not _in_catalogue(name):
+        text = file.read_text()
+        if not options.json:
+            print(text, end="")
+        elif name in workload_files():
+            print_json(tomllib.loads(text))
+        if name in workload_files():
             return
-        print("" if options.json else text, end="")
-    profiles = [_profile(name, given, options) for name, given in _grouped(options.what)]
-    if options.save is not None:
-        from stepwell.cli.chart import save
-
-        save(profiles, options.save)
-    if options.json:
-        print(json.dumps([profile.plain() for profile in profiles]))
-        return
-    for profile in profiles:
-        print(chart.text(profile, fancy=chart.can_draw_blocks(sys.stdout)))
-    if options.save is not None:
-        print(f"Saved {options.save}")
+    profiles = [_profile(name, parameters, options) for name, parameters in _grouped(options.what)]
+    text = "\n".join(map(chart.text, profiles))
+    values = [profile.plain() for profile in profiles]
+    output(options, values, text, lambda path: chart.save(profiles, path))
 
 
 def _grouped(words: list[str]) -> list[tuple[str, dict[str, Any]]]:
-    """Names with the key=value words that follow each."""
+    """Each name with the key=value words after it."""
     groups: list[tuple[str, dict[str, Any]]] = []
     for word in words:
         if "=" not in word:
@@ -89,7 +81,7 @@ def _grouped(words: list[str]) -> list[tuple[str, dict[str, Any]]]:
     return groups
 
 
-def _is_named(name: str) -> bool:
+def _in_catalogue(name: str) -> bool:
     return any(canonical(name) == known for _, known in all_entries())
 
 
@@ -112,15 +104,15 @@ def _is_alias(kind: str, name: str) -> bool:
     return any(canonical(name) in e.aliases for e in all_entries().values() if e.kind == kind)
 
 
-def _profile(name: str, given: dict[str, Any], options: argparse.Namespace) -> Profile:
-    from stepwell.cli.profile import profile
+def _profile(name: str, parameters: dict[str, Any], options: argparse.Namespace) -> Profile:
+    from stepwell.analyze.densities import profile
 
     specs: dict[str, Spec] = {
         "sampler": Spec("sampler", "uniform"),
         "weighting": Spec.parse("weighting", options.weighting or "none"),
         "process": Spec.parse("process", options.process or "linear"),
     }
-    if canonical(name) in method_files() and not _is_named(name):
+    if canonical(name) in method_files() and not _in_catalogue(name):
         from stepwell.recipes.method import parse_method
 
         method = parse_method(name)
@@ -128,15 +120,5 @@ def _profile(name: str, given: dict[str, Any], options: argparse.Namespace) -> P
     kind = _kind_of(name)
     if kind != "sampler" and getattr(options, kind) is not None:
         raise InvalidParameter(f"{name} is a {kind}, and --{kind} names another: give one of them.")
-    specs[kind] = Spec(kind, find(kind, name).name, given)
+    specs[kind] = Spec(kind, find(kind, name).name, parameters)
     return profile(*(specs[key] for key in ("sampler", "weighting", "process")))
-
-
-def check_picture(path: Path) -> None:
-    """Whether a picture can be written there, before anything is measured for it."""
-    if path.suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise InvalidParameter(f"--save {path}: the picture must end in .png, .svg or .pdf.")
-    if not path.parent.is_dir():
-        raise InvalidParameter(f"--save {path}: there is no folder {path.parent}.")
-    if path.is_dir():
-        raise InvalidParameter(f"--save {path}: that is a folder.")

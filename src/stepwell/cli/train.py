@@ -71,11 +71,11 @@ def _dry_run(plan: Plan) -> None:
 
 
 def _train(plan: Plan, inexact: bool) -> None:
-    from stepwell.cli.progress import Progress
+    from stepwell.cli.progress import TrainingProgress
     from stepwell.recipes.run import run_plan
 
     recipe = plan.recipe
-    with Progress(recipe.steps) as progress:
+    with TrainingProgress(recipe.steps) as progress:
         at = run_plan(plan, inexact=inexact, say=progress.say, progress=progress.at)
     if not at.finished(recipe.limit):
         # Interrupted, saved and said so: a script must not take it for finished.

@@ -1,4 +1,4 @@
-"""`stepwell analyze`: what a short look at a model and its data can tell. One subject, one file."""
+"""`stepwell analyze`: measure a model and its data before paying for a run. One analysis, one file."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from stepwell.cli.analyze import (
     variance,
 )
 
-SUBJECTS = (gain, variance, interdependence, densities, increments, approximation, step_cost)
-"""Modules with `register(subjects)`, in the order of the help."""
+_DESCRIPTION = "Measure a model and its data before paying for a run."
+ANALYSES = (gain, variance, interdependence, densities, increments, approximation, step_cost)
+"""Modules with `register(analyses)`, in the order of the help."""
 
 
 def register(verbs: Any) -> None:
-    """Add the verb and its subjects to the command line."""
-    verb = verbs.add_parser("analyze", help="look at a model before paying for a run", description=__doc__)
-    subjects = verb.add_subparsers(dest="subject", metavar="SUBJECT", required=True)
-    for module in SUBJECTS:
-        module.register(subjects)
+    """Add the verb and its analyses to the command line."""
+    verb = verbs.add_parser(
+        "analyze", help="measure a model before paying for a run", description=_DESCRIPTION
+    )
+    analyses = verb.add_subparsers(dest="analysis", metavar="ANALYSIS", required=True)
+    for module in ANALYSES:
+        module.register(analyses)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepwell.cli import chart
-from stepwell.cli.analyze.run_or_workload import add_arguments, count, subject
-from stepwell.cli.options import require_extra
-from stepwell.runs.io import finite
+from stepwell.cli.analyze.run_or_workload import add_arguments, add_effort, effort_of, last_moment
+from stepwell.cli.options import SPEC, add_command, output, require_extra
+from stepwell.cli.progress import measuring
 
 if TYPE_CHECKING:
     from stepwell.analyze.estimates import Estimate
@@ -28,56 +27,59 @@ A workload is trained for a short while first (steps=200), and nothing is writte
 """
 
 
-def register(subjects: Any) -> None:
-    """Add the subject to the command line."""
-    parser = subjects.add_parser(
+def register(analyses: Any) -> None:
+    """Add the analysis to the command line."""
+    parser = add_command(
+        analyses,
         "gain",
+        run,
         help="how much a better choice of timesteps could save",
-        description="Measure how the gradient's noise is spread over time, and predict what drawing "
-        "timesteps in proportion to it (method=neyman) would save.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Measure how the gradient's noise varies over time, and predict what drawing timesteps "
+        "in proportion to it (method=neyman) would save.",
+        examples=_EXAMPLES,
     )
     add_arguments(parser)
-    parser.add_argument(
-        "-w", "--weighting", metavar="NAME[:key=value,...]", help="another objective than its own"
-    )
-    parser.add_argument("--strata", type=int, default=20, help="parts of time")
-    parser.add_argument("--rounds", type=int, default=5, help="at least 3: they make the intervals")
-    parser.add_argument("--images", type=int, default=16, help="in each of a stratum's two halves")
-    parser.set_defaults(run=run)
+    parser.add_argument("-w", "--weighting", metavar=SPEC, help="measure another objective than its own")
+    add_effort(parser, rounds=5, images=16)
 
 
 def run(options: argparse.Namespace) -> None:
     """Load or train, measure, print."""
     require_extra()
-    from stepwell.analyze.estimates import Effort
     from stepwell.analyze.gain import gain
     from stepwell.catalogue import build
 
-    effort = Effort(options.strata, options.rounds, options.images)
+    effort = effort_of(options)
     weighting = None if options.weighting is None else build.weighting(options.weighting)
-    made, training, steps = subject(options)
-    recipe, started = made.recipe, time.monotonic()
-    batch = recipe.batch * recipe.accumulate
-    found = gain(training, made.data.train, batch, effort, weighting, count)
-    if options.json:
-        print(json.dumps(finite({**found.plain(), "steps": steps})))
-        return
-    objective = options.weighting or _written(recipe.method)
-    print(f"{options.what}: {recipe.method} on {recipe.process}, after {steps} steps; objective {objective}")
+    moment = last_moment(options)
+    experiment, training, steps = moment
+    recipe, started = experiment.recipe, time.monotonic()
+    result = gain(
+        training, experiment.data.train, recipe.batch * recipe.accumulate, effort, weighting, measuring
+    )
+    objective = options.weighting or str(experiment.plan.method.weighting)
     gradients = effort.rounds * effort.strata * 2 * effort.images
-    metric = "Adam's metric" if found.metric == "adam" else "the plain metric"
-    print(f"{gradients:,} gradients in {metric}, {time.monotonic() - started:.0f} s\n")
-    if _trains_on_another_density(training):
-        print(f"Note: {recipe.method} draws unevenly without correction, which is part of what it trains on.")
-        print("The figures are for the process's own density.\n")
-    print(_report(found, chart.last_time(made.process.timesteps)))
-    print(_next(options, found, objective))
+    metric = "Adam's metric" if result.metric == "adam" else "the plain metric"
+    lines = [
+        f"{moment.title(options.what)}, after {steps} steps; objective {objective}",
+        f"{gradients:,} gradients in {metric}, {time.monotonic() - started:.0f} s",
+        "",
+    ]
+    if _changes_the_objective(training):
+        lines += [
+            f"Note: {recipe.method} draws unevenly without correction, which changes its objective.",
+            "The numbers are for the process's own density.",
+            "",
+        ]
+    lines += [
+        _report(result, chart.last_time(experiment.process.timesteps)),
+        _next(options, result, objective),
+    ]
+    output(options, {**asdict(result), "steps": steps}, "\n".join(lines))
 
 
-def _trains_on_another_density(training: Training) -> bool:
-    """Whether its draws, uncorrected, are not those that the objective is stated against."""
+def _changes_the_objective(training: Training) -> bool:
+    """Whether uncorrected draws differ from the process's reference density."""
     sampler, process = training.pacer.sampler, training.objective.process
     if sampler.reference is not None:
         return False
@@ -85,47 +87,39 @@ def _trains_on_another_density(training: Training) -> bool:
     return sampler.learns or not bool((sampler.density(u) - process.reference.pdf(u)).abs().max() < 1e-6)
 
 
-def _report(found: Gain, last: str) -> str:
-    fancy = chart.can_draw_blocks(sys.stdout)
+def _report(gain: Gain, last: str) -> str:
     rows = {
-        "variance, drawn in proportion": (found.ratio, "of uniform's"),
-        f"with neyman's floor of {found.floor:g}": (found.ratio_floored, "of uniform's"),
-        "noise between strata": (found.between_share, "of all; stratified draws have none"),
-        "critical batch": (found.critical_batch, "where noise and signal are equal"),
-        f"noise at batch {found.batch}": (found.noise_share, "of an update's square"),
-        "images for the same loss": (found.images_ratio, "of uniform's, estimated"),
+        "variance, drawn in proportion": (gain.ratio, "of uniform's"),
+        f"with neyman's floor of {gain.floor:g}": (gain.ratio_floored, "of uniform's"),
+        "noise between strata": (gain.between_share, "of all; stratified draws have none"),
+        "critical batch": (gain.critical_batch, "where noise and signal are equal"),
+        f"noise at batch {gain.batch}": (gain.noise_share, "of an update's square"),
+        "images for the same loss": (gain.images_ratio, "of uniform's, estimated"),
     }
-    title = "spread of one example's gradient (mean = 1)"
-    lines = [chart.bars(title, found.spread, found.borders, last, fancy), ""]
+    title = "standard deviation of one example's gradient (mean = 1)"
+    lines = [chart.bars(title, gain.spread, gain.borders, last), ""]
     lines += [f"  {name:32} {_range(estimate)} {meaning}" for name, (estimate, meaning) in rows.items()]
-    ratio, images, noise = found.ratio, found.images_ratio, found.noise_share.value
+    ratio, images, noise = gain.ratio, gain.images_ratio, gain.noise_share.value
     lines += [
         "",
-        "Drawing in proportion to the gradient's spread would cut its variance to "
+        "Drawing in proportion to the gradient's standard deviation would cut its variance to "
         f"{ratio.value:.2f} of uniform's ({ratio.low:.2f} to {ratio.high:.2f}).",
-        f"At batch {found.batch} noise is {100 * noise:.0f} % of an update: expect about {images.value:.2f}x "
+        f"At batch {gain.batch} noise is {100 * noise:.0f} % of an update: expect about {images.value:.2f}x "
         f"the images ({images.low:.2f} to {images.high:.2f}),",
-        f"and at best {1 / ratio.value:.1f}x the speed, if all were noise. An estimate for the model as it",
-        "is now, and moves as training goes on. What was measured on fashion16: benchmarks/RESULTS.md.",
+        f"and at best {1 / ratio.value:.1f}x the speed, if all were noise. This is an estimate for the model",
+        "as it is now and changes during training. Measurements on fashion16: benchmarks/RESULTS.md.",
     ]
     return "\n".join(lines)
 
 
-def _next(options: argparse.Namespace, found: Gain, objective: str) -> str:
+def _next(options: argparse.Namespace, gain: Gain, objective: str) -> str:
     method = "neyman" if objective == "none" else f"neyman+{objective}"
-    if found.images_ratio.low > 0.95:
-        return "Next: keep what you have. Noise is not what holds this training up at this batch size."
+    if gain.images_ratio.low > 0.95:
+        return "Next: keep what you have. Gradient noise does not limit this training at this batch size."
     if Path(options.what).is_dir():
         return f"Next: the command that trained it, with method={method} and another out="
     kept = [word for word in options.settings if word.partition("=")[0] not in ("method", "steps", "out")]
     return f"Next: stepwell train {' '.join([options.what, *kept])} method={method}"
-
-
-def _written(method: str) -> str:
-    """The weighting of a method, as --weighting takes it."""
-    from stepwell.recipes.method import parse_method
-
-    return str(parse_method(method).weighting)
 
 
 def _range(estimate: Estimate) -> str:

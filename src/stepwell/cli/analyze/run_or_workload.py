@@ -1,4 +1,4 @@
-"""The recipe of what is analyzed, where no weights are needed."""
+"""The run or workload that is analyzed: its plan, or its training at one or several steps."""
 
 from __future__ import annotations
 
@@ -10,59 +10,70 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from stepwell.cli.options import add_json
 from stepwell.core.errors import StepwellError
 
 if TYPE_CHECKING:
+    from stepwell.analyze.estimates import Effort
     from stepwell.recipes.experiment import Experiment
     from stepwell.recipes.plan import Plan
     from stepwell.train.step import Training
+
+SHORT_STEPS = 200
+"""Training before a workload is measured: gradients of fresh weights say little about a run."""
+
+
+class Moment(NamedTuple):
+    """A training after so many steps."""
+
+    experiment: Experiment
+    training: Training
+    steps: int
+
+    def title(self, what: str) -> str:
+        """The run or workload with its method and process."""
+        recipe = self.experiment.recipe
+        return f"{what}: {recipe.method} on {recipe.process}"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add a run or a workload with its settings, and --json."""
+    parser.add_argument("what", metavar="RUN|WORKLOAD", help="a run directory, or a workload as in `train`")
+    parser.add_argument("settings", nargs="*", metavar="key=value", help="settings of the workload")
+    add_json(parser)
+
+
+def add_effort(parser: argparse.ArgumentParser, rounds: int, images: int) -> None:
+    """Add --strata, --rounds and --images: how much is measured."""
+    parser.add_argument("--strata", type=int, default=20, help="intervals of time (20)")
+    parser.add_argument(
+        "--rounds", type=int, default=rounds, help=f"repeats for the intervals, at least 3 ({rounds})"
+    )
+    parser.add_argument(
+        "--images", type=int, default=images, help=f"images in each of a stratum's two halves ({images})"
+    )
+
+
+def effort_of(options: argparse.Namespace) -> Effort:
+    """The effort that the options of `add_effort` ask for."""
+    from stepwell.analyze.estimates import Effort
+
+    return Effort(options.strata, options.rounds, options.images)
 
 
 def plan_of(what: str, settings: Sequence[str] = ()) -> Plan:
     """The plan of a run directory, or of a workload with its settings."""
     from stepwell.recipes.load import load, saved_plan
-    from stepwell.recipes.method import workload_files
-    from stepwell.runs.directory import RECIPE
 
-    if (Path(what) / RECIPE).exists():
-        if settings:
-            raise StepwellError(
-                f"{' '.join(settings)}: settings belong to a workload, and {what} is a run: it keeps its own."
-            )
-        return saved_plan(Path(what))
-    if what.endswith(".toml") or what in workload_files():
-        return load(what, settings)
-    if Path(what).is_dir():
-        raise StepwellError(f"{what} is not a run: it has no {RECIPE}. Train one with out={what}.")
-    raise StepwellError(
-        f"{what} is neither a run directory nor a workload (known: {', '.join(workload_files())})."
-    )
+    run = _run_directory(what, settings)
+    return load(what, settings) if run is None else saved_plan(run)
 
 
-SHORT_STEPS = 200
-"""Training before a probe of a workload: gradients of fresh weights say little about a run."""
-
-
-class Moment(NamedTuple):
-    """A training, and how far it is."""
-
-    made: Experiment
-    training: Training
-    steps: int
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What every subject takes: a run or a workload with its settings, and --json."""
-    parser.add_argument("what", metavar="RUN|WORKLOAD", help="a run directory, or what `train` takes")
-    parser.add_argument("settings", nargs="*", metavar="key=value", help="of the workload")
-    parser.add_argument("--json", action="store_true", help="the numbers, for programs")
-
-
-def subject(options: argparse.Namespace) -> Moment:
-    """The experiment and its training, with weights and Adam's state, and its steps so far."""
-    path = _run_directory(options)
-    if path is not None:
-        return _finished_run(path)
+def last_moment(options: argparse.Namespace) -> Moment:
+    """A run's last weights with Adam's state, or a workload after a short training."""
+    run = _run_directory(options.what, options.settings)
+    if run is not None:
+        return _finished_run(run)
     *_, last = _short_run(options, ())
     return last
 
@@ -70,69 +81,70 @@ def subject(options: argparse.Namespace) -> Moment:
 def moments(options: argparse.Namespace, at: Sequence[int]) -> Iterator[Moment]:
     """One training at several steps: a run's checkpoints (all, if `at` is empty) or a workload's.
 
-    It is the same training object every time, further on: use one before asking for the next.
+    Every moment is the same training object, further on: use one before asking for the next.
     """
-    path = _run_directory(options)
-    return _short_run(options, at) if path is None else _kept(path, at)
+    run = _run_directory(options.what, options.settings)
+    return _short_run(options, at) if run is None else _checkpoints(run, at)
 
 
-def _run_directory(options: argparse.Namespace) -> Path | None:
-    """The directory of a run; None if a workload was named."""
+def _run_directory(what: str, settings: Sequence[str]) -> Path | None:
+    """The directory of a run; None if a workload is named."""
     from stepwell.recipes.method import workload_files
     from stepwell.runs.directory import RECIPE
 
-    path = Path(options.what)
-    known = options.what.endswith(".toml") or options.what in workload_files()
-    if known and not (path / RECIPE).exists():
+    path = Path(what)
+    is_run = (path / RECIPE).exists()
+    if not is_run and (what.endswith(".toml") or what in workload_files()):
         return None
-    if options.settings:
+    known = ", ".join(workload_files())
+    if settings:
         raise StepwellError(
-            f"{' '.join(options.settings)}: settings belong to a workload, and {path} is not one (known: "
-            f"{', '.join(workload_files())}); a run keeps its own."
+            f"{' '.join(settings)}: only workloads take settings, and {what} is not one (known: {known}); "
+            "a run keeps its own."
         )
     if not path.is_dir():
-        raise StepwellError(
-            f"{path} is neither a run directory nor a workload (known: {', '.join(workload_files())})."
-        )
+        raise StepwellError(f"{what} is neither a run directory nor a workload (known: {known}).")
+    if not is_run:
+        raise StepwellError(f"{what} is not a run: it has no {RECIPE}. Train one with out={what}.")
     return path
 
 
-def _finished_run(path: Path) -> Moment:
+def _finished_run(run: Path) -> Moment:
     from stepwell.recipes.experiment import trained
     from stepwell.recipes.training import accelerator_of, training_of
     from stepwell.train import checkpoint
     from stepwell.train.checkpoint import to_device
 
-    # The last weights: their average is another point, with another gradient.
-    made = trained(path, averaged=False)
-    training = training_of(made, accelerator_of(made.recipe))
-    found, _ = checkpoint.newest(path / "checkpoints")
-    assert found is not None, "`trained` has just read it"
-    training.optimizer.load_state_dict(to_device(found.tree["optimizer"], training.accelerator.device))
-    return Moment(made, training, found.info["step"])
+    # The averaged weights have other gradients.
+    experiment = trained(run, averaged=False)
+    training = training_of(experiment, accelerator_of(experiment.recipe))
+    newest, _ = checkpoint.newest(run / "checkpoints")
+    assert newest is not None, "`trained` has just read it"
+    training.optimizer.load_state_dict(to_device(newest.tree["optimizer"], training.accelerator.device))
+    return Moment(experiment, training, newest.info["step"])
 
 
-def _kept(path: Path, at: Sequence[int]) -> Iterator[Moment]:
+def _checkpoints(run: Path, at: Sequence[int]) -> Iterator[Moment]:
     from stepwell.train.checkpoint import CheckpointError, load
     from stepwell.train.loop import restore
 
-    made, training, _ = _finished_run(path)
-    named = path.glob("checkpoints/step-*.safetensors")
+    experiment, training, _ = _finished_run(run)
+    named = run.glob("checkpoints/step-*.safetensors")
     files = {int(file.stem[5:]): file for file in named if file.stem[5:].isdecimal()}
-    lost = [step for step in at if step not in files]
-    if lost:
+    missing = [step for step in at if step not in files]
+    if missing:
         raise StepwellError(
-            f"--at {','.join(map(str, lost))}: {path} keeps the checkpoints of steps "
+            f"--at {','.join(map(str, missing))}: {run} keeps the checkpoints of steps "
             f"{', '.join(map(str, sorted(files)))} only; train with a larger keep= to have more."
         )
     for step in sorted(at or files):
         try:
-            found = load(files[step])
+            checkpoint = load(files[step])
         except CheckpointError as error:
-            print(f"Passing over {error}", file=sys.stderr)
+            print(f"Skipping {error}", file=sys.stderr)
             continue
-        restore(training, found)
-        yield Moment(made, training, step)
+        restore(training, checkpoint)
+        yield Moment(experiment, training, step)
 
 
 def _short_run(options: argparse.Namespace, at: Sequence[int]) -> Iterator[Moment]:
@@ -147,39 +159,23 @@ def _short_run(options: argparse.Namespace, at: Sequence[int]) -> Iterator[Momen
         raise StepwellError(
             f"--at {ends[-1]} comes after the last step: leave steps={steps} out, or give more."
         )
-    made = experiment(plan)
-    training = training_of(made, accelerator_of(plan.recipe))
-    for note in (*made.data.notes, f"Training {ends[-1]} steps first; nothing is written."):
+    subject = experiment(plan)
+    training = training_of(subject, accelerator_of(plan.recipe))
+    for note in (*subject.data.notes, f"Training {ends[-1]} steps first; nothing is written."):
         if not options.json:
             print(note, flush=True)
     for start, end in pairwise([0, *ends]):
         _train(training, range(start, end), quiet=options.json)
-        yield Moment(made, training, end)
+        yield Moment(subject, training, end)
 
 
 def _train(training: Training, steps: range, quiet: bool) -> None:
-    from stepwell.cli.progress import Progress
+    from stepwell.cli.progress import TrainingProgress
     from stepwell.train.step import train_step
 
     training.network.train()
-    with nullcontext() if quiet else Progress(steps.stop) as progress:
+    with nullcontext() if quiet else TrainingProgress(steps.stop) as progress:
         for step in steps:
             report = train_step(training, step)
             if progress is not None:
                 progress.at(step + 1, report.progress())
-
-
-def whole_numbers(option: str, given: str | None) -> list[int]:
-    """The numbers of an option such as 0,50,200."""
-    words = [] if given is None else given.split(",")
-    if not all(word.strip().isdecimal() for word in words):
-        raise StepwellError(f"{option} {given}: write whole numbers with commas between, as in 0,50,200.")
-    return sorted({int(word) for word in words})
-
-
-def count(done: int, total: int) -> None:
-    """How far a measurement is, where somebody may be watching."""
-    if sys.stderr.isatty():
-        print(
-            f"\rmeasuring {done} of {total} ", end="" if done < total else "\r", file=sys.stderr, flush=True
-        )

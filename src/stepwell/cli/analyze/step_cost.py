@@ -1,16 +1,16 @@
-"""`stepwell analyze cost`: what methods' steps cost on this machine, beside the paper's arithmetic."""
+"""`stepwell analyze cost`: the time of methods' training steps on this machine, and by counting."""
 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from stepwell.cli.analyze.run_or_workload import add_arguments, count, plan_of, whole_numbers
-from stepwell.cli.options import require_extra
+from stepwell.cli.analyze.run_or_workload import add_arguments, plan_of
+from stepwell.cli.options import add_command, output, require_extra, whole_numbers
+from stepwell.cli.progress import measuring
 from stepwell.core.errors import StepwellError
-from stepwell.runs.io import finite
 
 if TYPE_CHECKING:
     from stepwell.analyze.step_cost import StepCost, Stepped
@@ -24,27 +24,31 @@ _EXAMPLES = """examples:
   stepwell analyze cost fashion16 --methods neyman,beta-policy:subset=3,every_steps=40 --batches 16,64,256
   stepwell analyze cost runs/fashion16-uniform-0 --rounds 40
 
-Steps of a method and of uniform are timed in turn, so that whatever else the machine does hits both:
-trust the ratios, and their intervals. Nothing is written. uniform against itself shows the noise.
+Steps of a method and of uniform are timed alternately, so that other load on the machine affects both:
+trust the ratios and their intervals. Nothing is written. uniform against itself shows the noise.
 """
 PAPER = (3, 1000, 128, 40)
 """Kim et al.'s |S|, T, batch and f_S on CIFAR-10."""
 
 
-def register(subjects: Any) -> None:
-    """Add the subject to the command line."""
-    parser = subjects.add_parser(
+def register(analyses: Any) -> None:
+    """Add the analysis to the command line."""
+    parser = add_command(
+        analyses,
         "cost",
-        help="what methods' steps cost on this machine",
+        run,
+        help="the time of methods' training steps on this machine",
         description="Time the training steps of methods against those of uniform.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        examples=_EXAMPLES,
     )
     add_arguments(parser)
-    parser.add_argument("--methods", default=METHODS, metavar="NAME,...", help="what method= takes")
-    parser.add_argument("--batches", metavar="N,...", help="batch sizes (default: its own)")
-    parser.add_argument("--rounds", type=int, default=12, help="of six steps, for a method at a batch")
-    parser.set_defaults(run=run)
+    parser.add_argument(
+        "--methods", default=METHODS, metavar="NAME,...", help="methods as in train's method="
+    )
+    parser.add_argument("--batches", metavar="N,...", help="batch sizes (default: the recipe's)")
+    parser.add_argument(
+        "--rounds", type=int, default=12, help="rounds of six steps per method and batch size (12)"
+    )
 
 
 def run(options: argparse.Namespace) -> None:
@@ -57,27 +61,24 @@ def run(options: argparse.Namespace) -> None:
     plan = plan_of(options.what, options.settings)
     recipe = plan.recipe
     batches = whole_numbers("--batches", options.batches) or [recipe.batch]
-    found = _timed(plan, methods, batches, options.rounds)
+    costs = _timed(plan, methods, batches, options.rounds)
     counts = {size: _published(plan, size) for size in batches}
-    if options.json:
-        plain = [each.plain() for each in found]
-        print(json.dumps(finite({"costs": plain, "published": counts, "rounds": options.rounds})))
-        return
-    print(f"{options.what}: {recipe.model} on {recipe.data}, {options.rounds} rounds of six steps\n")
-    print(_report(found, counts))
+    values = {"costs": [asdict(cost) for cost in costs], "published": counts, "rounds": options.rounds}
+    title = f"{options.what}: {recipe.model} on {recipe.data}, {options.rounds} rounds of six steps"
+    output(options, values, f"{title}\n\n{_report(costs, counts)}")
 
 
 def split_methods(text: str) -> list[str]:
-    """Methods between commas; a key=value after a comma belongs to the method before it."""
-    found: list[str] = []
+    """Methods separated by commas; a key=value after a comma belongs to the method before it."""
+    methods: list[str] = []
     for word in (word.strip() for word in text.split(",")):
-        if found and "=" in word and ":" not in word.partition("=")[0]:
-            found[-1] += f",{word}"
+        if methods and "=" in word and ":" not in word.partition("=")[0]:
+            methods[-1] += f",{word}"
         elif word:
-            found.append(word)
-    if not found:
-        raise StepwellError(f"--methods {text!r} names none: write --methods uniform,neyman, say.")
-    return found
+            methods.append(word)
+    if not methods:
+        raise StepwellError(f"--methods {text!r} names none: write, for example, --methods uniform,neyman.")
+    return methods
 
 
 def _timed(plan: Plan, methods: Sequence[str], batches: Sequence[int], rounds: int) -> list[StepCost]:
@@ -91,12 +92,13 @@ def _timed(plan: Plan, methods: Sequence[str], batches: Sequence[int], rounds: i
         method: resolve({**settings, "method": method}, source=f"method={method}")
         for method in dict.fromkeys(["uniform", *methods])
     }
-    data, costs = data_of(plan.recipe), list[StepCost]()
+    data = data_of(plan.recipe)
+    costs: list[StepCost] = []
     for batch in batches:
         base = _stepped(plans["uniform"], batch, data)
         for method in methods:
             costs.append(step_cost(method, batch, base, _stepped(plans[method], batch, data), rounds))
-            count(len(costs), len(batches) * len(methods))
+            measuring(len(costs), len(batches) * len(methods))
     return costs
 
 
@@ -121,12 +123,12 @@ def _published(plan: Plan, batch: int) -> dict[str, float]:
     }
 
 
-def _report(found: Sequence[StepCost], counts: dict[int, dict[str, float]]) -> str:
+def _report(costs: Sequence[StepCost], counts: dict[int, dict[str, float]]) -> str:
     from stepwell.analyze.step_cost import published_forwards, published_ratio
 
-    width = max(len(each.method) for each in found) + 2
-    lines = [_cells(width, "method", "batch", "a step", "95 % interval", "a due step", "every", "counted")]
-    for each in found:
+    width = max(len(each.method) for each in costs) + 2
+    lines = [_cells(width, "method", "batch", "step", "95 % interval", "with probe", "every", "counted")]
+    for each in costs:
         ratio = each.ratio
         interval = f"{ratio.low:.3f} to {ratio.high:.3f}"
         measures = [f"{each.due_ratio:.2f}x", str(each.every_steps)] if each.every_steps > 1 else ["-", "-"]
@@ -135,8 +137,8 @@ def _report(found: Sequence[StepCost], counts: dict[int, dict[str, float]]) -> s
     subset, timesteps, batch, _ = PAPER
     lines += [
         "",
-        "All over a step of uniform. Counted: the passes of the probe, if a training step is four of them.",
-        "Kim et al. count 2|S| + 2T/B passes a policy step, and their policy network like the denoiser:",
+        "All relative to a step of uniform. Counted: by the probe's forward passes; a training step is four.",
+        "Kim et al. count 2|S| + 2T/B passes per policy step, and their policy network like the denoiser:",
         f"  theirs, batch {batch}: {published_forwards(subset, timesteps, batch):.1f} passes, "
         f"{published_ratio(*PAPER):.2f}x; about 1.5x measured (cited, not measured here)",
     ]
