@@ -1,6 +1,6 @@
 """What samplers send between ranks: counted and timed on gloo processes, then extrapolated.
 
-Every collective of the samplers goes through the worker group (`core/group.py`). Here that group is wrapped,
+Every collective of the samplers goes through the worker group (`core/ranks.py`). Here that group is wrapped,
 so that each call notes its kind, its payload and its time, while 2 to 4 processes train the smallest of
 networks: a payload does not depend on it. What travels then follows from how collectives work:
 

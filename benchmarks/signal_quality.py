@@ -13,7 +13,6 @@ from accelerate import Accelerator
 from results import keep
 from torch import Tensor
 
-import stepwell
 from stepwell.core.ranks import Alone
 from stepwell.core.tick import Tick
 from stepwell.data.source import to_unit
@@ -60,7 +59,7 @@ class Ride:
             for name in ("neyman", "alignment")
         }
         objective = self.made.objective
-        self.setup = ProbeSetup(process, objective.weighting, loss_at, optimizer, network, stepwell.weighting)
+        self.setup = ProbeSetup(process, objective.weighting, loss_at, optimizer, network)
 
     def step(self, step: int) -> None:
         """One update by uniform draws; the pacers measure."""

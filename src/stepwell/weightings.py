@@ -1,7 +1,6 @@
 """Loss weightings: each is stated on the eps loss, and the process converts it to its own target.
 
-So Min-SNR is right for eps, v, x0, flow and EDM without asking. `none` is the exception by intent: it is
-1 on whatever the network predicts.
+So Min-SNR is right for eps, v, x0, flow and EDM. `none` is the exception: 1 on whatever the network predicts.
 """
 
 from __future__ import annotations
@@ -98,10 +97,10 @@ class Debiased:
 
 @dataclass(frozen=True)
 class Vlb:
-    """c_t, the variational bound's own weight on eps (Ho et al. 2020; Kim et al. 2025, Eq. 7).
+    """c_t, the weight of the variational bound on eps (Ho et al. 2020; Kim et al. 2025, Eq. 7).
 
     `cap` bounds c_t. On the cosine schedule c_999 = 499.5 is 97 % of the sum, because beta is clipped
-    there: uncapped (`cap=None`), training would look at nothing else. A cap of 1 touches only the last
+    there: uncapped (`cap=None`), training would ignore all else. A cap of 1 touches only the last
     two timesteps of cosine, none of linear and quadratic, and the last one of zero-terminal-SNR ones.
     """
 

@@ -33,7 +33,7 @@ def examples(tick: Tick) -> tuple[Tensor, None]:
 
 def setup(loss_at: Callable[..., Tensor], weight: Tensor, weighting: str = "none") -> ProbeSetup:
     optimizer = torch.optim.Adam([weight])
-    return ProbeSetup(PROCESS, stepwell.weighting(weighting), loss_at, optimizer, None, stepwell.weighting)
+    return ProbeSetup(PROCESS, stepwell.weighting(weighting), loss_at, optimizer, None)
 
 
 def planted(spread: Tensor, means: Tensor, batch: int = 64, rounds: int = 5) -> Gain:

@@ -98,7 +98,7 @@ def aligned(network: nn.Module, scales: Tensor, effort: Effort, optimizer: Any =
         return torch.randn(size, generator=tick.generator("data")) * scales, None
 
     optimizer = optimizer or torch.optim.SGD(network.parameters(), lr=0.1)
-    view = ProbeSetup(PROCESS, stepwell.weighting("none"), loss_at, optimizer, network, stepwell.weighting)
+    view = ProbeSetup(PROCESS, stepwell.weighting("none"), loss_at, optimizer, network)
     return alignments_of(view, examples, effort, "adam")
 
 

@@ -62,7 +62,7 @@ def measured(
 
     optimizer = optimizer or torch.optim.Adam([weight])
     # Its own weighting must not matter: both objectives are measured, whatever is trained.
-    view = ProbeSetup(PROCESS, stepwell.weighting("min-snr"), loss_at, optimizer, None, stepwell.weighting)
+    view = ProbeSetup(PROCESS, stepwell.weighting("min-snr"), loss_at, optimizer, None)
     return variance_of(view, examples, effort, metric)
 
 

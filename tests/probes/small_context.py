@@ -81,7 +81,6 @@ class Seen:
             self._loss_at,
             self.optimizer,
             self.network if self.known else None,
-            stepwell.weighting,
         )
 
     def _loss_at(self, x0: Tensor, noise: Tensor, u: Tensor, condition: Any) -> Tensor:

@@ -9,12 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stepwell.catalogue import build
 from stepwell.core import require
 from stepwell.core.errors import InvalidParameter, NonFiniteLoss
 from stepwell.core.probe import GradientSpec
 from stepwell.core.ranks import Alone
-from stepwell.core.student import t_quantile
+from stepwell.core.student_t import t_quantile
 from stepwell.core.tensors import PerExample
 from stepwell.core.tick import Tick, stream_key
 from stepwell.data.batches import Batches
@@ -94,7 +93,7 @@ def probe_setup(training: Training, weighting: Weighting | None = None) -> Probe
         return objective(network, x0, noise, u, condition).plain
 
     weighting = weighting or objective.weighting
-    return ProbeSetup(objective.process, weighting, loss_at, training.optimizer, network, build.weighting)
+    return ProbeSetup(objective.process, weighting, loss_at, training.optimizer, network)
 
 
 def gradient_inputs(

@@ -1,4 +1,4 @@
-"""Everything that can be named: one table feeds the library, the command line, the docs and the tests.
+"""All processes, samplers and weightings by name, for the library, the command line, docs and tests.
 
 Reading the catalogue imports no torch; building from it does.
 """

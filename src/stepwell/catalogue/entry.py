@@ -1,4 +1,4 @@
-"""One line of the catalogue."""
+"""One entry of the catalogue, as data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KINDS: tuple[Kind, ...] = ("process", "sampler", "weighting")
 
 @dataclass(frozen=True)
 class Parameter:
-    """A keyword of a factory, with its default as a reader would write it."""
+    """A keyword of a factory: the factory checks its values."""
 
     name: str
     default: Any
@@ -23,7 +23,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Entry:
-    """A name, where its factory is, and what a user should know before building it."""
+    """A name, its factory, and what a user should know before building it."""
 
     kind: Kind
     name: str
@@ -37,12 +37,12 @@ class Entry:
     """Arguments of the factory that the name decides."""
     aliases: tuple[str, ...] = ()
     spellings: Mapping[str, str] = field(default_factory=dict)
-    """Other tools' names for the parameters."""
+    """Other tools' names for the parameters, and ours."""
     learns: bool = False
     stratified: bool = False
-    """Whether its draws are spread evenly over the batch unless asked otherwise."""
+    """Whether its draws are spread evenly over the batch by default."""
     unbiased: bool = False
-    """Whether the sampler is corrected by reference / density unless asked otherwise."""
+    """Whether it is corrected by reference / density by default."""
 
     def factory(self) -> Any:
         """The callable behind the name."""

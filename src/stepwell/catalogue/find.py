@@ -16,11 +16,11 @@ ENTRIES = PROCESSES + SAMPLERS + WEIGHTINGS
 SHAPING = (
     Parameter("shift", None, "towards noise for s > 1: u -> s u / (1 + (s - 1) u)"),
     Parameter("floor", None, "share of draws that are uniform"),
-    Parameter("warm_up_steps", None, "uniform for this many optimizer steps"),
+    Parameter("warm_up_steps", None, "uniform draws for this many optimizer steps"),
     Parameter("within", None, "(low, high): the whole density inside this range of unit time"),
     Parameter("min_timestep", None, "the same range in timesteps, lower end"),
     Parameter("max_timestep", None, "upper end, excluded"),
-    Parameter("stratified", None, "spread draws evenly over batch, ranks and accumulation"),
+    Parameter("stratified", None, "spread draws evenly over batch, ranks and accumulation steps"),
     Parameter("unbiased", None, "correct by reference / density, so that the objective is kept"),
 )
 """Keywords that every sampler takes: each is a combinator, applied in this order."""

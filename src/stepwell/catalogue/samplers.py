@@ -2,233 +2,212 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from stepwell.catalogue.entry import Entry, Parameter
+
+
+def _sampler(name: str, factory: str, summary: str, source: str, *own: Parameter, **more: Any) -> Entry:
+    """The entry of a factory `module:function` in stepwell.samplers."""
+    return Entry("sampler", name, f"stepwell.samplers.{factory}", summary, source, own, **more)
+
 
 _LOSS_EMA = (
     Parameter("bins", 100, "bins of equal log-SNR"),
-    Parameter("decay", 0.999, "memory of the running mean, per example"),
+    Parameter("decay", 0.999, "decay of the running mean, per example"),
 )
 
 _STRATA = (
-    Parameter("strata", 20, "parts of time, each as likely under the objective"),
-    Parameter("every_steps", 16, "optimizer steps from one stratum's measurement to the next stratum's"),
-    Parameter("images", 16, "examples in each of the two halves, over all ranks"),
-    Parameter("decay", 0.7, "memory of the running means, per measurement of a stratum"),
+    Parameter("strata", 20, "parts of time that the reference density draws equally often"),
+    Parameter("every_steps", 16, "optimizer steps between measurements, one stratum each"),
+    Parameter("images", 16, "examples in each of the two halves of a measurement, over all ranks"),
+    Parameter("decay", 0.7, "decay of the running means, per measurement of a stratum"),
 )
 _EVERY_24 = Parameter("every_steps", 24, "the same; its two passes cost more than neyman's one")
 _METRIC = Parameter("metric", "adam", "measure gradients in Adam's preconditioner, or plain")
 _METRIC_PLAIN = Parameter("metric", "plain", "plain, or adam: in Adam's preconditioner")
 
+
+def _floor(default: float | None, more: str = "") -> Parameter:
+    return Parameter("floor", default, f"share of draws from the process's reference density{more}")
+
+
 SAMPLERS = (
-    Entry(
-        "sampler",
-        "uniform",
-        "stepwell.samplers.static:uniform",
-        "every timestep alike",
-        "Ho et al. 2020 (DDPM)",
-    ),
-    Entry(
-        "sampler",
+    _sampler("uniform", "static:uniform", "every timestep equally often", "Ho et al. 2020 (DDPM)"),
+    _sampler(
         "reference",
-        "stepwell.samplers.static:reference",
-        "what the process's own objective draws: uniform on DDPM's chain, log-normal sigma on EDM",
+        "static:reference",
+        "the density of the process's own objective: uniform for DDPM, log-normal sigma for EDM",
         "the process's paper",
     ),
-    Entry(
-        "sampler",
+    _sampler(
         "logit-normal",
-        "stepwell.samplers.static:logit_normal",
+        "static:logit_normal",
         "sigmoid of a normal: the middle of time (called log-normal by Kim et al.)",
         "Esser et al. 2024 (SD3)",
-        (
-            Parameter("mean", 0.0, "above 0: towards noise (diffusers' SD3 index runs the other way)"),
-            Parameter("std", 1.0, "width"),
-            Parameter("as_published", False, "t = round(u (T - 1)), as Kim et al.'s code maps it"),
-        ),
+        Parameter("mean", 0.0, "above 0: towards noise (diffusers' SD3 index runs the other way)"),
+        Parameter("std", 1.0, "width"),
+        Parameter("as_published", False, "t = round(u (T - 1)), as Kim et al.'s code maps it"),
         spellings={"logit_mean": "mean", "logit_std": "std", "sigmoid_scale": "std"},
     ),
-    Entry(
-        "sampler",
+    _sampler(
         "log-normal-sigma",
-        "stepwell.samplers.static:log_normal_sigma",
+        "static:log_normal_sigma",
         "normal in ln sigma: EDM's training density, on any process",
         "Karras et al. 2022 (EDM)",
-        (
-            Parameter("mean", -1.2, "mean of ln sigma; EDM2: -0.4"),
-            Parameter("std", 1.2, "its standard deviation; EDM2: 1.0"),
-        ),
+        Parameter("mean", -1.2, "mean of ln sigma; EDM2: -0.4"),
+        Parameter("std", 1.2, "its standard deviation; EDM2: 1.0"),
         spellings={"P_mean": "mean", "P_std": "std"},
     ),
-    Entry(
-        "sampler",
+    _sampler(
         "mode",
-        "stepwell.samplers.static:mode",
+        "static:mode",
         "the middle of time with heavy tails",
         "Esser et al. 2024 (SD3)",
-        (Parameter("scale", 1.29, "above 0: more of the middle"),),
+        Parameter("scale", 1.29, "above 0: more of the middle"),
         spellings={"mode_scale": "scale"},
     ),
-    Entry(
-        "sampler",
+    _sampler(
         "cosmap",
-        "stepwell.samplers.static:cosmap",
-        "what a cosine schedule would draw, in flow time",
+        "static:cosmap",
+        "the density of a cosine schedule, in flow time",
         "Esser et al. 2024 (SD3)",
     ),
-    Entry(
-        "sampler",
+    _sampler(
         "laplace",
-        "stepwell.samplers.static:laplace",
-        "Laplace in log-SNR: sharply around equal signal and noise",
+        "static:laplace",
+        "Laplace in log-SNR: concentrated where signal and noise are equal",
         "Hang et al. 2025 (Improved Noise Schedule, arXiv 2407.03297)",
-        (
-            Parameter("mean", 0.0, "centre of log-SNR"),
-            Parameter("scale", 0.5, "width"),
-        ),
+        Parameter("mean", 0.0, "mean log-SNR"),
+        Parameter("scale", 0.5, "width"),
     ),
-    Entry(
-        "sampler",
+    _sampler(
         "beta",
-        "stepwell.samplers.static:beta",
+        "static:beta",
         "Beta(alpha, beta); by default somewhat more of the data end",
         "Zheng et al. 2024 (B-TTDM)",
-        (Parameter("alpha", 0.8, "below 1: the data end"), Parameter("beta", 1.0, "below 1: the noise end")),
+        Parameter("alpha", 0.8, "below 1: the data end"),
+        Parameter("beta", 1.0, "below 1: the noise end"),
         aliases=("b-ttdm",),
     ),
-    Entry(
-        "sampler",
+    _sampler(
         "speed",
-        "stepwell.samplers.speed:speed",
+        "speed:speed",
         "fewer draws where the process has converged",
         "Wang et al. 2024 (SpeeD, A Closer Look at Time Steps)",
-        (
-            Parameter("version", "current", "current, legacy (what Kim et al. compare with) or lognorm"),
-            Parameter("tau", 0.7, "where convergence begins, a share of time, or auto: from the increments"),
-            Parameter("suppression", 5.0, "how many times fewer draws there"),
-            Parameter("dual", True, "pair early with late timesteps"),
-            Parameter("as_published", False, "pair within the batch; thresholds in absolute timesteps"),
-        ),
+        Parameter("version", "current", "current, legacy (what Kim et al. compare with) or lognorm"),
+        Parameter("tau", 0.7, "where convergence begins, a share of time, or auto: from the increments"),
+        Parameter("suppression", 5.0, "how many times fewer draws there"),
+        Parameter("dual", True, "pair early with late timesteps"),
+        Parameter("as_published", False, "pair within the batch; thresholds in absolute timesteps"),
         spellings={"k": "suppression"},
     ),
-    Entry(
-        "sampler",
+    _sampler(
         "table",
-        "stepwell.samplers.static:table",
-        "any piecewise-constant density of your own",
+        "static:table",
+        "your own density, piecewise constant",
         "your own",
-        (
-            Parameter("masses", None, "one per bin, any scale", required=True),
-            Parameter("borders", None, "rising from 0 to 1; equal bins by default"),
-        ),
+        Parameter("masses", None, "one per bin, any scale", required=True),
+        Parameter("borders", None, "rising from 0 to 1; equal bins by default"),
         spellings={"weights": "masses"},
     ),
-    Entry(
-        "sampler",
+    _sampler(
         "loss-second-moment",
-        "stepwell.samplers.losses:loss_second_moment",
+        "losses:loss_second_moment",
         "in proportion to the root of the mean squared loss",
         "Nichol and Dhariwal 2021 (improved DDPM)",
-        (
-            Parameter("history", 10, "losses kept per bin; learned draws start when all are full"),
-            Parameter("uniform_share", 0.001, "share of uniform draws"),
-            Parameter("bins", None, "one per timestep by default"),
-        ),
+        Parameter("history", 10, "losses kept per bin; uniform draws until all bins are full"),
+        Parameter("uniform_share", 0.001, "share of uniform draws"),
+        Parameter("bins", None, "one per timestep by default"),
         spellings={"history_per_term": "history", "uniform_prob": "uniform_share"},
         learns=True,
         unbiased=True,
     ),
-    Entry(
-        "sampler",
+    _sampler(
         "loss-ema",
-        "stepwell.samplers.losses:loss_ema",
+        "losses:loss_ema",
         "in proportion to the running mean of the weighted loss",
         "Kingma and Gao 2023 (Understanding Diffusion Objectives as the ELBO)",
-        (*_LOSS_EMA, Parameter("uniform_share", 0.01, "share of uniform draws; bounds the correction")),
+        *_LOSS_EMA,
+        Parameter("uniform_share", 0.01, "share of uniform draws; bounds the correction"),
         learns=True,
         unbiased=True,
     ),
-    Entry(
-        "sampler",
+    _sampler(
         "loss-root",
-        "stepwell.samplers.losses:loss_root",
+        "losses:loss_root",
         "in proportion to weight x root of the loss: neyman without gradients",
         "Stepwell; after Katharopoulos and Fleuret 2018 (gradient at the output)",
-        (*_LOSS_EMA, Parameter("uniform_share", 0.1, "share of the reference's own draws")),
+        *_LOSS_EMA,
+        Parameter("uniform_share", 0.1, "share of draws from the process's reference density"),
         learns=True,
         stratified=True,
         unbiased=True,
     ),
-    Entry(
-        "sampler",
+    _sampler(
         "info-noise",
-        "stepwell.samplers.losses:info_noise",
+        "losses:info_noise",
         "where noise destroys information fastest, from the losses (I-MMSE)",
         "Raya et al. 2026 (InfoNoise, arXiv 2602.18647)",
-        _LOSS_EMA,
+        *_LOSS_EMA,
         aliases=("infonoise",),
         learns=True,
     ),
-    Entry(
-        "sampler",
+    _sampler(
         "neyman",
-        "stepwell.samplers.gradients:neyman",
+        "gradients:neyman",
         "in proportion to the gradient's standard deviation: least noise for the same objective",
         "Stepwell; Neyman 1934 (optimum allocation)",
-        (*_STRATA, Parameter("floor", 0.2, "share of the reference's own draws"), _METRIC),
+        *_STRATA,
+        _floor(0.2),
+        _METRIC,
         learns=True,
         stratified=True,
         unbiased=True,
     ),
-    Entry(
-        "sampler",
+    _sampler(
         "gradient-variance",
-        "stepwell.samplers.gradients:gradient_variance",
-        "in proportion to the gradient's variance, objective not kept: a control",
+        "gradients:gradient_variance",
+        "in proportion to the gradient's variance, which changes the objective: a control",
         "Kim et al. 2025, Table 4",
-        (*_STRATA, Parameter("floor", 0.0, "share of the reference's own draws"), _METRIC_PLAIN),
+        *_STRATA,
+        _floor(0.0),
+        _METRIC_PLAIN,
         learns=True,
     ),
-    Entry(
-        "sampler",
+    _sampler(
         "alignment",
-        "stepwell.samplers.gradients:alignment",
+        "gradients:alignment",
         "where an update lowers the target most, to first order",
         "Stepwell; the goal of Kim et al. 2025",
-        (
-            _STRATA[0],
-            _EVERY_24,
-            *_STRATA[2:],
-            Parameter("floor", 0.2, "share of the reference's own draws"),
-            Parameter(
-                "target", "vlb", "the weighting whose objective should fall: vlb (the bound), simple, ..."
-            ),
-            _METRIC,
-        ),
+        _STRATA[0],
+        _EVERY_24,
+        *_STRATA[2:],
+        _floor(0.2),
+        Parameter("target", "vlb", "weighting of the objective to lower: vlb (the bound), simple, ..."),
+        _METRIC,
         learns=True,
         stratified=True,
     ),
-    Entry(
-        "sampler",
+    _sampler(
         "beta-policy",
-        "stepwell.samplers.beta_policy.sampler:beta_policy",
-        "a policy network chooses a Beta density for every example, and learns from what updates achieve",
+        "beta_policy.sampler:beta_policy",
+        "a policy network chooses a Beta density for every example and is rewarded for lower losses",
         "Kim et al. 2025 (Adaptive Non-uniform Timestep Sampling, CVPR)",
-        (
-            Parameter("credit", "decrease", "who earns: each example its decrease (the paper), or alignment"),
-            Parameter("target", None, "the weighting whose objective should fall; None: vlb (the paper)"),
-            Parameter("every_steps", None, "steps between policy updates; None: 40, or 16 for alignment"),
-            Parameter("queue", 20, "rows of measured decrease that the subset is chosen from"),
-            Parameter("subset", 3, "timesteps that stand for all in the reward, or all"),
-            Parameter("selection", "f", "how they are chosen: f (the paper), forward, random or grid"),
-            Parameter("grid", None, "timesteps in a row; None: 50 (they fall alike), or all as_published"),
-            Parameter("entropy", None, "weight of the bonus for broad draws; None: 0.01, alignment 0.5"),
-            Parameter("learning_rate", None, "of the policy; None: 1e-2, on schedules like cosine 1e-3"),
-            Parameter("clip", 1.0, "largest norm of the policy's gradient"),
-            Parameter("hidden", None, "width of the policy; None: 128 (the paper), or 256 as_published"),
-            Parameter("conditional", True, "whether the density depends on the example"),
-            Parameter("floor", None, "share of the reference's own draws; None: 0.1, or 0 as_published"),
-            Parameter("as_published", False, "as the official code, where it differs from the paper"),
-        ),
+        Parameter("credit", "decrease", "the reward: each example's decrease (the paper), or alignment"),
+        Parameter("target", None, "weighting of the objective to lower; None: vlb (the paper)"),
+        Parameter("every_steps", None, "steps between policy updates; None: 40, or 16 for alignment"),
+        Parameter("queue", 20, "rows of measured decreases that the subset is chosen from"),
+        Parameter("subset", 3, "number of timesteps that stand for all in the reward, or all"),
+        Parameter("selection", "f", "how they are chosen: f (the paper), forward, random or grid"),
+        Parameter("grid", None, "timesteps in a row; None: 50 (neighbours are alike), all as_published"),
+        Parameter("entropy", None, "weight of the entropy bonus; None: 0.01, or 0.5 for alignment"),
+        Parameter("learning_rate", None, "of the policy; None: 1e-2, or 1e-3 on schedules like cosine"),
+        Parameter("clip", 1.0, "largest norm of the policy's gradient"),
+        Parameter("hidden", None, "width of the policy; None: 128 (the paper), or 256 as_published"),
+        Parameter("conditional", True, "whether the density depends on the example"),
+        _floor(None, "; None: 0.1, or 0 as_published"),
+        Parameter("as_published", False, "as the official code, where it differs from the paper"),
         learns=True,
     ),
 )

@@ -1,91 +1,85 @@
-"""The weightings of the catalogue."""
+"""The loss weightings of the catalogue."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from stepwell.catalogue.entry import Entry, Parameter
+
+
+def _weighting(name: str, factory: str, summary: str, source: str, *own: Parameter, **more: Any) -> Entry:
+    """The entry of a class in stepwell.weightings."""
+    return Entry("weighting", name, f"stepwell.weightings:{factory}", summary, source, own, **more)
+
 
 _GAMMA = Parameter("gamma", 5.0, "the SNR above which weights fall")
 
 WEIGHTINGS = (
-    Entry(
-        "weighting",
+    _weighting(
         "none",
-        "stepwell.weightings:Unweighted",
+        "Unweighted",
         "1 on whatever the network predicts",
         "Ho et al. 2020 (DDPM's simple loss)",
         aliases=("simple",),
     ),
-    Entry(
-        "weighting",
+    _weighting(
         "min-snr",
-        "stepwell.weightings:MinSnr",
+        "MinSnr",
         "min(SNR, gamma) / SNR on eps",
         "Hang et al. 2023 (Min-SNR)",
-        (_GAMMA,),
+        _GAMMA,
         spellings={"snr_gamma": "gamma", "min_snr_gamma": "gamma"},
     ),
-    Entry(
-        "weighting",
+    _weighting(
         "soft-min-snr",
-        "stepwell.weightings:SoftMinSnr",
+        "SoftMinSnr",
         "gamma / (SNR + gamma) on eps",
         "Crowson et al. 2024 (HDiT)",
-        (_GAMMA,),
+        _GAMMA,
         spellings={"snr_gamma": "gamma"},
     ),
-    Entry(
-        "weighting",
+    _weighting(
         "p2",
-        "stepwell.weightings:P2",
+        "P2",
         "1 / (k + SNR)^gamma on eps; SpeeD's older weighting",
         "Choi et al. 2022 (P2)",
-        (
-            Parameter("gamma", 1.0, "0 is no weighting; the authors used 0.5 and 1"),
-            Parameter("k", 1.0, "keeps the weight finite"),
-        ),
+        Parameter("gamma", 1.0, "0 is no weighting; the authors used 0.5 and 1"),
+        Parameter("k", 1.0, "keeps the weight finite"),
         spellings={"p2_gamma": "gamma", "p2_k": "k"},
     ),
-    Entry(
-        "weighting",
+    _weighting(
         "debiased",
-        "stepwell.weightings:Debiased",
+        "Debiased",
         "1 / sqrt(SNR) on eps",
         "Yu et al. 2024 (Unmasking Bias, arXiv 2310.08442)",
         aliases=("debiased-estimation",),
     ),
-    Entry(
-        "weighting",
+    _weighting(
         "vlb",
-        "stepwell.weightings:Vlb",
-        "the variational bound's own weight",
+        "Vlb",
+        "the weight of the variational bound",
         "Ho et al. 2020; Kim et al. 2025, Eq. 7",
-        (
-            Parameter(
-                "variance",
-                "fixed-large",
-                "of the reverse step: fixed-large, fixed-small; fixed-large-clipped has Kim et al.'s t = 0",
-            ),
-            Parameter("cap", 1.0, "largest weight: cosine's t = 999 alone is 97 % of the sum; None: no cap"),
+        Parameter(
+            "variance",
+            "fixed-large",
+            "of the reverse step: fixed-large, fixed-small; fixed-large-clipped has Kim et al.'s t = 0",
         ),
+        Parameter("cap", 1.0, "largest weight: cosine's t = 999 alone is 97 % of the sum; None: no cap"),
     ),
-    Entry(
-        "weighting",
+    _weighting(
         "likelihood",
-        "stepwell.weightings:Likelihood",
-        "the bound's own weight in continuous time",
+        "Likelihood",
+        "the weight of the bound in continuous time",
         "Song et al. 2021b (Maximum Likelihood Training, arXiv 2101.09258)",
-        (Parameter("largest_snr", 1e6, "the weight is held above this SNR, where it has no limit"),),
+        Parameter("largest_snr", 1e6, "the weight is constant above this SNR, where it has no limit"),
     ),
-    Entry(
-        "weighting",
+    _weighting(
         "speed",
-        "stepwell.weightings:Speed",
+        "Speed",
         "more where the noise grows faster",
         "Wang et al. 2024 (SpeeD)",
-        (
-            Parameter("ceiling", 0.6, "weights lie in [1 - ceiling, ceiling] before tau"),
-            Parameter("tau", 0.7, "weights are 1 after it; a share of time, or auto"),
-        ),
+        Parameter("ceiling", 0.6, "weights lie in [1 - ceiling, ceiling] before tau"),
+        Parameter("tau", 0.7, "weights are 1 after it; a share of time, or auto"),
         spellings={"lam": "ceiling"},
     ),
 )

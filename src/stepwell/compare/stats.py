@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from stepwell.compare.results import Outcome
-from stepwell.core.student import t_inside, t_quantile
+from stepwell.core.student_t import t_inside, t_quantile
 
 FEWEST_SEEDS = 3
 """With fewer there is no verdict: two seeds agree by chance far too often."""

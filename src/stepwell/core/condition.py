@@ -1,4 +1,4 @@
-"""Conditions of examples: a tensor, or a dataclass, mapping or tuple of such; None if there is none."""
+"""Conditions of a batch (labels, prompts): a tensor, or a dataclass, mapping or tuple of such, or None."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _parts(condition: Any) -> list[Any]:
 
 
 def rebuilt(like: Any, tensors: Sequence[Tensor]) -> Any:
-    """A condition of the structure of `like` with other tensors."""
+    """A condition with the structure of `like` and other tensors."""
     return _rebuilt(like, iter(tensors))
 
 
@@ -62,6 +62,6 @@ def select(condition: Any, rows: slice | Tensor) -> Any:
 
 
 def joined(conditions: Sequence[Any]) -> Any:
-    """The conditions of several batches, one after the other."""
+    """The conditions of several batches, concatenated."""
     columns = zip(*(leaves(condition) for condition in conditions), strict=True)
     return rebuilt(conditions[0], [torch.cat(column) for column in columns])

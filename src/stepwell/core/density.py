@@ -1,4 +1,4 @@
-"""Densities over unit time: each is an inverse CDF, so one uniform is one draw."""
+"""Densities over unit time u in [0, 1), each with its inverse CDF, and maps of unit time."""
 
 from __future__ import annotations
 
@@ -31,8 +31,112 @@ class Density(ABC):
         """The mass [n] below u [n]."""
 
     def masses(self, borders: Tensor) -> Tensor:
-        """The mass [K] between neighbours of rising borders [K + 1]."""
+        """The mass [K] between rising borders [K + 1]."""
         return self.cdf(borders).diff()
+
+
+class Uniform(Density):
+    """Every u equally likely."""
+
+    def __repr__(self) -> str:
+        return "Uniform()"
+
+    def quantile(self, v: Tensor) -> Tensor:
+        return v
+
+    def pdf(self, u: Tensor) -> Tensor:
+        return torch.ones_like(u)
+
+    def cdf(self, u: Tensor) -> Tensor:
+        return u
+
+
+class Table(Density):
+    """Piecewise constant: `masses` [K], not necessarily normalised, between `borders` [K + 1].
+
+    Learners build one per update on the device of their losses: nothing here reads a value back.
+    """
+
+    def __init__(self, borders: Tensor, masses: Tensor) -> None:
+        total = torch.cat([masses.new_zeros(1), masses.cumsum(0)])
+        # Dividing by the last entry makes it exactly 1, so that no v < 1 falls past the last mass.
+        self.borders, self.cumulative, self.shares = borders, total / total[-1], masses / total[-1]
+        self._copies: dict[tuple[torch.device, torch.dtype], _Copy] = {}
+
+    def __repr__(self) -> str:
+        return f"Table({len(self.borders) - 1} bins)"
+
+    def masses(self, borders: Tensor) -> Tensor:
+        # Differences of the cumulative sum would lose small masses near 1.
+        own = borders.shape == self.borders.shape and torch.equal(borders.to(self.borders), self.borders)
+        return self.shares.to(borders) if own else super().masses(borders)
+
+    def bin_of(self, u: Tensor) -> Tensor:
+        """The index [n] of the bin that holds u [n]."""
+        return torch.searchsorted(self._copy(u).borders[1:-1], u.contiguous(), right=True)
+
+    def quantile(self, v: Tensor) -> Tensor:
+        copy = self._copy(v)
+        index = torch.searchsorted(copy.cumulative[1:], v.contiguous(), right=True)
+        index.clamp_(max=len(copy.heights) - 1)
+        u = copy.borders[index] + (v - copy.cumulative[index]).clamp_(min=0) / copy.heights[index]
+        return torch.minimum(u, copy.ends[index])
+
+    def pdf(self, u: Tensor) -> Tensor:
+        return self._copy(u).heights[self.bin_of(u)]
+
+    def cdf(self, u: Tensor) -> Tensor:
+        copy, index = self._copy(u), self.bin_of(u)
+        mass = copy.cumulative[index] + (u - copy.borders[index]) * copy.heights[index]
+        return torch.minimum(mass, copy.cumulative[index + 1])
+
+    def _copy(self, u: Tensor) -> _Copy:
+        key = u.device, u.dtype
+        if key not in self._copies:
+            borders = not_below(self.borders, u.dtype).to(u.device)
+            heights = self.shares / self.borders.diff().to(self.shares)
+            ends = torch.nextafter(borders[1:], torch.zeros_like(borders[1:]))
+            self._copies[key] = _Copy(borders, self.cumulative.to(u), heights.to(u), ends)
+        return self._copies[key]
+
+
+class _Copy(NamedTuple):
+    """A table in one dtype on one device."""
+
+    borders: Tensor
+    cumulative: Tensor
+    heights: Tensor
+    ends: Tensor
+    """The largest number below each bin's upper border, which rounding might reach."""
+
+
+def table(masses: Tensor, borders: Tensor | None = None) -> Table:
+    """A checked Table from user values: equal bins unless `borders` says otherwise."""
+    masses = torch.as_tensor(masses, dtype=torch.float64).detach().cpu()
+    if masses.dim() != 1 or len(masses) == 0:
+        raise InvalidParameter(f"a table needs a list of at least one mass, not shape {tuple(masses.shape)}.")
+    if (masses < 0).any() or not 0 < masses.sum() < torch.inf:
+        raise InvalidParameter("the masses of a table must be finite, 0 or more, and not all 0.")
+    if borders is None:
+        return Table(edges(len(masses)), masses)
+    borders = torch.as_tensor(borders, dtype=torch.float64).detach().cpu()
+    if borders.shape != (len(masses) + 1,):
+        raise InvalidParameter(f"{len(masses)} masses need {len(masses) + 1} borders, not {borders.numel()}.")
+    if borders[0] != 0 or borders[-1] != 1 or (borders.diff() <= 0).any():
+        raise InvalidParameter("the borders of a table must rise from exactly 0 to exactly 1.")
+    return Table(borders, masses)
+
+
+def rounded(density: Density, timesteps: int) -> Table:
+    """A density drawn as t = round(u * (T - 1)), as some published codes do.
+
+    The first and the last timestep get half a bin each; with floor(u * T), our default, all are equal.
+    """
+    if timesteps == 1:
+        return Table(edges(1), torch.ones(1, dtype=torch.float64))
+    middle = (torch.arange(timesteps - 1, dtype=torch.float64) + 0.5) / (timesteps - 1)
+    zero, one = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
+    return Table(edges(timesteps), density.masses(torch.cat([zero, middle, one])))
 
 
 def centres(count: int) -> Tensor:
@@ -55,7 +159,7 @@ def not_below(values: Tensor, dtype: torch.dtype) -> Tensor:
 def limits(low: float, high: float, dtype: torch.dtype) -> tuple[float, float]:
     """The smallest and the largest number of a dtype in [low, high), by arithmetic of plain floats.
 
-    With tensors it would be computed wherever the first caller is: on a device, or in a traced graph.
+    Tensors would be cached on the device, or in the traced graph, of the first caller.
     """
     eps = torch.finfo(dtype).eps
     first, end = (math.ceil(x / _gap(x, eps)) * _gap(x, eps) if x > 0 else 0.0 for x in (low, high))
@@ -64,7 +168,7 @@ def limits(low: float, high: float, dtype: torch.dtype) -> tuple[float, float]:
 
 
 def _gap(x: float, eps: float) -> float:
-    """From x to the next larger number that has so many digits."""
+    """The distance from x to the next larger number of a dtype with this eps."""
     return math.ldexp(eps, math.frexp(x)[1] - 1)
 
 
@@ -73,116 +177,11 @@ def inside(u: Tensor, low: float, high: float) -> Tensor:
     return u.clamp(*limits(low, high, u.dtype))
 
 
-class Uniform(Density):
-    """Every u alike."""
-
-    def __repr__(self) -> str:
-        return "Uniform()"
-
-    def quantile(self, v: Tensor) -> Tensor:
-        return v
-
-    def pdf(self, u: Tensor) -> Tensor:
-        return torch.ones_like(u)
-
-    def cdf(self, u: Tensor) -> Tensor:
-        return u
-
-
-class _Beside(NamedTuple):
-    """A table in the dtype and on the device of what is asked, copied once."""
-
-    borders: Tensor
-    cumulative: Tensor
-    heights: Tensor
-    ends: Tensor
-    """The largest number under each bin's upper border: bins are open above, rounding is not."""
-
-
-class Table(Density):
-    """Piecewise constant: `masses` [K], not necessarily normalised, between `borders` [K + 1].
-
-    Learners build one per update on the device of their losses, so nothing here reads a value back.
-    """
-
-    def __init__(self, borders: Tensor, masses: Tensor) -> None:
-        total = torch.cat([masses.new_zeros(1), masses.cumsum(0)])
-        # Dividing by the last entry makes it exactly 1, so that no v < 1 falls past the last mass.
-        self.borders, self.cumulative, self.shares = borders, total / total[-1], masses / total[-1]
-        self._copies: dict[tuple[torch.device, torch.dtype], _Beside] = {}
-
-    def __repr__(self) -> str:
-        return f"Table({len(self.borders) - 1} bins)"
-
-    def masses(self, borders: Tensor) -> Tensor:
-        # Differences of the cumulative sum would lose small masses near 1.
-        own = borders.shape == self.borders.shape and torch.equal(borders.to(self.borders), self.borders)
-        return self.shares.to(borders) if own else super().masses(borders)
-
-    def bin_of(self, u: Tensor) -> Tensor:
-        """The index [n] of the bin that holds u [n]."""
-        return torch.searchsorted(self._beside(u).borders[1:-1], u.contiguous(), right=True)
-
-    def quantile(self, v: Tensor) -> Tensor:
-        of = self._beside(v)
-        index = torch.searchsorted(of.cumulative[1:], v.contiguous(), right=True)
-        index.clamp_(max=len(of.heights) - 1)
-        u = of.borders[index] + (v - of.cumulative[index]).clamp_(min=0) / of.heights[index]
-        return torch.minimum(u, of.ends[index])
-
-    def pdf(self, u: Tensor) -> Tensor:
-        return self._beside(u).heights[self.bin_of(u)]
-
-    def cdf(self, u: Tensor) -> Tensor:
-        of, index = self._beside(u), self.bin_of(u)
-        mass = of.cumulative[index] + (u - of.borders[index]) * of.heights[index]
-        return torch.minimum(mass, of.cumulative[index + 1])
-
-    def _beside(self, u: Tensor) -> _Beside:
-        found = self._copies.get((u.device, u.dtype))
-        if found is None:
-            borders = not_below(self.borders, u.dtype).to(u.device)
-            heights = self.shares / self.borders.diff().to(self.shares)
-            ends = torch.nextafter(borders[1:], torch.zeros_like(borders[1:]))
-            found = _Beside(borders, self.cumulative.to(u), heights.to(u), ends)
-            self._copies[u.device, u.dtype] = found
-        return found
-
-
-def table(masses: Tensor, borders: Tensor | None = None) -> Table:
-    """A checked Table from user values: equal bins unless `borders` says otherwise."""
-    masses = torch.as_tensor(masses, dtype=torch.float64).detach().cpu()
-    if masses.dim() != 1 or len(masses) == 0:
-        raise InvalidParameter(f"a table needs a list of at least one mass, not shape {tuple(masses.shape)}.")
-    if (masses < 0).any() or not 0 < masses.sum() < torch.inf:
-        raise InvalidParameter("the masses of a table must be finite, 0 or more, and not all 0.")
-    if borders is None:
-        return Table(edges(len(masses)), masses)
-    borders = torch.as_tensor(borders, dtype=torch.float64).detach().cpu()
-    if borders.shape != (len(masses) + 1,):
-        raise InvalidParameter(f"{len(masses)} masses need {len(masses) + 1} borders, not {borders.numel()}.")
-    if borders[0] != 0 or borders[-1] != 1 or (borders.diff() <= 0).any():
-        raise InvalidParameter("the borders of a table must rise from exactly 0 to exactly 1.")
-    return Table(borders, masses)
-
-
-def rounded(density: Density, timesteps: int) -> Table:
-    """The table that t = round(u * (T - 1)) makes of a density, as published codes draw it.
-
-    The first and the last timestep get half a bin each; floor(u * T), our default, treats all alike.
-    """
-    if timesteps == 1:
-        return Table(edges(1), torch.ones(1, dtype=torch.float64))
-    middle = (torch.arange(timesteps - 1, dtype=torch.float64) + 0.5) / (timesteps - 1)
-    zero, one = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
-    return Table(edges(timesteps), density.masses(torch.cat([zero, middle, one])))
-
-
 _NARROWEST = 1e-6
 
 
 class Warp(ABC):
-    """A rising map of u with its inverse; `inside` tells which u have one."""
+    """A rising map of unit time into itself, with its inverse."""
 
     @abstractmethod
     def forward(self, u: Tensor) -> Tensor: ...
@@ -193,7 +192,8 @@ class Warp(ABC):
         """d forward / du."""
 
     @abstractmethod
-    def inside(self, u: Tensor) -> Tensor: ...
+    def inside(self, u: Tensor) -> Tensor:
+        """Which u have an inverse (bool)."""
 
 
 @dataclass(frozen=True)
@@ -230,7 +230,7 @@ class Squeeze(Warp):
         require.unit_range("the range of unit time", self.low, self.high)
         if self.high - self.low < _NARROWEST:
             raise InvalidParameter(
-                f"the range of unit time [{self.low!r}, {self.high!r}) is narrower than float32 can tell."
+                f"the range of unit time [{self.low!r}, {self.high!r}) is narrower than float32 can resolve."
             )
 
     def forward(self, u: Tensor) -> Tensor:

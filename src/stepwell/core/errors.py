@@ -1,9 +1,9 @@
-"""Everything Stepwell raises on purpose.
+"""The exceptions that Stepwell raises.
 
 StepwellError
-├── UnknownName        a process, sampler or weighting that nobody registered
+├── UnknownName        a process, sampler or weighting that is not in the catalogue
 ├── InvalidParameter   a value that can never work (negative gamma, an empty range, zero timesteps)
-├── Unsupported        two valid pieces that have no meaning together (vlb on a continuous process)
+├── Unsupported        valid parts that do not work together (vlb on a continuous process)
 ├── StateMismatch      a state dict that belongs to another sampler
 └── NonFiniteLoss      NaN or infinity where a learner expects losses
 """
@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 
 class StepwellError(Exception):
-    """The root of every error that Stepwell raises on purpose."""
+    """The base of all errors below."""
 
 
 class UnknownName(StepwellError, ValueError):
@@ -23,24 +23,24 @@ class UnknownName(StepwellError, ValueError):
 
 
 class InvalidParameter(StepwellError, ValueError):
-    """A value that can never work, whatever it is combined with."""
+    """A value that can never work."""
 
 
 class Unsupported(StepwellError, ValueError):
-    """Valid pieces that have no meaning together."""
+    """Valid parts that do not work together."""
 
 
 class StateMismatch(StepwellError, ValueError):
-    """A state dict that was written by something else."""
+    """A state dict that another kind of object saved."""
 
 
 class NonFiniteLoss(StepwellError, ArithmeticError):
-    """NaN or infinity reached a sampler that learns from losses."""
+    """NaN or infinity in the losses that a sampler learns from."""
 
 
-def unknown(kind: str, given: object, known: Iterable[str]) -> UnknownName:
-    """An UnknownName that says what was given, the nearest known name and all of them."""
+def unknown(kind: str, name: object, known: Iterable[str]) -> UnknownName:
+    """An UnknownName whose message has the nearest known name and all of them."""
     names = sorted(known)
-    near = difflib.get_close_matches(str(given).lower(), names, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(str(name).lower(), names, n=1, cutoff=0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    return UnknownName(f"{given!r} is not a known {kind}.{hint} Known: {', '.join(names)}.")
+    return UnknownName(f"{name!r} is not a known {kind}.{hint} Known: {', '.join(names)}.")

@@ -1,4 +1,4 @@
-"""What a sampler hears back: plain values, no model, no weighting."""
+"""What a sampler learns from: the times and losses of one update, and what its probe measured."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from stepwell.core.tick import Tick
 
 @dataclass(frozen=True, slots=True)
 class GradientSignal:
-    """The gradients of one stratum; equal on every rank."""
+    """Gradients of one stratum of time; equal on every rank."""
 
     stratum: int
     halves: Tensor
     """[2, d]: sketches of the mean gradient of two halves of different images.
 
-    The first is of the loss that is trained, the second of the target; inner products are those of the
-    gradients (in Adam's metric, if the spec says so).
+    The first is of the trained loss, the second of the target. Inner products are those of the gradients, in
+    Adam's metric if the spec says so.
     """
     images: int
-    """In each half."""
+    """Examples in each half."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,9 @@ class DecreaseSignal:
     """How much one update lowered the target's loss; equal on every rank."""
 
     row: Tensor
-    """[G]: of one example, at the times of the spec's grid."""
+    """[G]: the decrease of one example, at the times of the spec's grid."""
     rewards: Tensor
-    """[B, S]: of every example of the micro-batch drawn last, over all ranks, at the spec's subset."""
+    """[B, S]: the decrease of all ranks' examples of the last micro-batch, at the spec's subset."""
 
 
 Signal: TypeAlias = GradientSignal | DecreaseSignal
@@ -44,7 +44,7 @@ Signal: TypeAlias = GradientSignal | DecreaseSignal
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """What one update tells a sampler: where it trained, how large the losses were, what a probe saw."""
+    """Times, losses and measurements of one update."""
 
     tick: Tick
     u: PerExample
@@ -53,10 +53,10 @@ class Feedback:
     weighted: PerExample
     """[B]: the loss times the weighting, without correction."""
     action: Tensor | None = None
-    """[B, ...]: what the draw of the last micro-batch handed out."""
+    """[B, ...]: `Draw.action` of the last micro-batch."""
     signal: Signal | None = None
     counts: Tensor | None = None
-    """[B] bool: which examples lie where the sampler draws; None: all."""
+    """[B] bool: which examples lie in the sampler's range of time; None: all."""
 
     def __post_init__(self) -> None:
         if not self.u.shape == self.plain.shape == self.weighted.shape or self.u.dim() != 1:
@@ -67,19 +67,19 @@ class Feedback:
             )
 
     def gathered(self, group: WorkerGroup) -> Feedback:
-        """The same on every rank: all examples of the group, in rank order. Batches must be equal."""
+        """The feedback of all ranks' examples, in rank order; all batches must have the same size."""
         if group.world == 1:
             return self
-        both = group.gather(torch.stack([self.u, self.plain.to(self.u), self.weighted.to(self.u)], dim=1))
-        u, plain, weighted = both.unbind(dim=1)
+        columns = group.gather(torch.stack([self.u, self.plain.to(self.u), self.weighted.to(self.u)], dim=1))
+        u, plain, weighted = columns.unbind(dim=1)
         action = None if self.action is None else group.gather(self.action)
         return replace(self, u=u, plain=plain, weighted=weighted, action=action)
 
 
 def valid_losses(losses: PerExample, feedback: Feedback, learner: object) -> Tensor:
-    """Which losses [B] a learner may count; on the CPU, one that is not finite is an error.
+    """Which losses [B] a learner may use; on the CPU, one that is not finite is an error.
 
-    On an accelerator looking would stop the device, so they are left out and counted instead.
+    On an accelerator the check would wait for the device, so such losses are left out and counted instead.
     """
     finite, u = losses.isfinite(), feedback.u
     if losses.device.type == "cpu" and not bool(finite.all()):

@@ -1,4 +1,4 @@
-"""The workers that train together: one, or a torch.distributed group."""
+"""The processes that work together: one, or the ranks of a torch.distributed group."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stepwell.core.errors import Unsupported
 
 
 class WorkerGroup(Protocol):
-    """The two collectives that samplers need; both are called by every rank, in the same order."""
+    """The two collectives that samplers need; every rank calls them in the same order."""
 
     @property
     def rank(self) -> int: ...
@@ -32,7 +32,7 @@ class WorkerGroup(Protocol):
 
 
 class Alone:
-    """A group of one: nothing to do."""
+    """A group of one process."""
 
     rank = 0
     world = 1
@@ -74,12 +74,12 @@ def worker_group() -> WorkerGroup:
 
 
 _PATIENCE = timedelta(days=7)
-"""The first process to finish waits for the last, which may have hours to go."""
+"""The first process to finish waits for the last, which may take hours longer."""
 
 
 @contextmanager
 def ranks() -> Iterator[WorkerGroup]:
-    """The group of torchrun's processes while inside; they only ever wait for each other, so gloo will do."""
+    """The group of torchrun's processes; with gloo, since they only wait for each other."""
     started = int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized()
     if started:
         dist.init_process_group("gloo", timeout=_PATIENCE)
@@ -93,13 +93,13 @@ def ranks() -> Iterator[WorkerGroup]:
 
 
 def meet(group: WorkerGroup) -> None:
-    """Wait until all processes are here."""
+    """Wait until all processes have called this."""
     group.gather(torch.zeros(1))
 
 
 def share(items: list[range], group: WorkerGroup) -> list[range]:
-    """This process's part: contiguous, disjoint, as even as can be."""
-    first, last = (len(items) * place // group.world for place in (group.rank, group.rank + 1))
+    """This process's part of the items: contiguous, disjoint and of nearly equal length."""
+    first, last = (len(items) * rank // group.world for rank in (group.rank, group.rank + 1))
     return items[first:last]
 
 

@@ -1,4 +1,4 @@
-"""Parameter checks that say what was given and what would work."""
+"""Checks of parameters: each returns the value, or raises an error that says what would work."""
 
 from __future__ import annotations
 
@@ -8,20 +8,16 @@ from collections.abc import Sequence
 from stepwell.core.errors import InvalidParameter, unknown
 
 
-def _number(name: str, value: object) -> float:
+def finite(name: str, value: object) -> float:
+    """`value` as a finite float."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise InvalidParameter(f"{name} must be a finite number, not {value!r}.")
     return float(value)
 
 
-def finite(name: str, value: object) -> float:
-    """`value` as a finite float."""
-    return _number(name, value)
-
-
 def positive(name: str, value: object) -> float:
     """`value` as a float above 0."""
-    number = _number(name, value)
+    number = finite(name, value)
     if number <= 0:
         raise InvalidParameter(f"{name} must be above 0, not {value!r}.")
     return number
@@ -29,7 +25,7 @@ def positive(name: str, value: object) -> float:
 
 def not_negative(name: str, value: object) -> float:
     """`value` as a float of at least 0."""
-    number = _number(name, value)
+    number = finite(name, value)
     if number < 0:
         raise InvalidParameter(f"{name} must be 0 or more, not {value!r}.")
     return number
@@ -37,7 +33,7 @@ def not_negative(name: str, value: object) -> float:
 
 def between(name: str, value: object, low: float, high: float) -> float:
     """`value` as a float in [low, high]."""
-    number = _number(name, value)
+    number = finite(name, value)
     if not low <= number <= high:
         raise InvalidParameter(f"{name} must lie between {low:g} and {high:g}, not {value!r}.")
     return number
@@ -59,7 +55,7 @@ def one_of(name: str, value: object, choices: Sequence[str]) -> str:
 
 def unit_range(name: str, low: object, high: object) -> tuple[float, float]:
     """A range of unit time that is not empty."""
-    start, end = _number(name, low), _number(name, high)
+    start, end = finite(name, low), finite(name, high)
     if not 0 <= start < end <= 1:
         raise InvalidParameter(
             f"{name} must be a range inside [0, 1] that is not empty, not [{low!r}, {high!r}]."

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
 from stepwell.core.density import Density, edges
+from stepwell.core.deprecated import keep_old_methods
 from stepwell.core.errors import StateMismatch
 from stepwell.core.feedback import Feedback
 from stepwell.core.probe import ProbeSpec
@@ -32,7 +32,7 @@ class Draw:
     correction: PerExample
     """[B]: the factor that keeps the objective (reference / density); 1 unless `unbiased`."""
     action: Tensor | None = None
-    """[B, ...]: whatever the sampler wants to hear back in its feedback."""
+    """[B, ...]: anything that the sampler wants returned in its feedback."""
 
 
 _RENAMED = {"place": "from_uniform", "reaches": "support", "portrait": "diagnostics"}
@@ -40,28 +40,22 @@ _RENAMED = {"place": "from_uniform", "reaches": "support", "portrait": "diagnost
 
 
 class TimestepSampler(ABC):
-    """Which timesteps to train on. It sees x0 and unit time, never a model or a weighting."""
+    """Chooses the timesteps to train on, from x0 and unit time: it knows no model and no weighting."""
 
     reference: Density | None = None
-    """The density that the corrections restore; None if there are none."""
+    """The density that the corrections restore; None without corrections."""
     learns: bool = False
-    """Whether `learn` does anything: if not, nobody has to gather feedback for it."""
+    """Whether `learn` does anything: if not, no feedback is gathered."""
     learns_from_losses: bool = True
-    """Whether it learns in every update; if not, only when its probe has measured."""
+    """Whether it learns from the losses of every update, or only from what its probe measures."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        for old, new in _RENAMED.items():
-            if new in vars(cls):
-                setattr(cls, old, _deprecated(old, new, vars(cls)[new]))
-            elif old in vars(cls):
-                message = f"{cls.__name__}.{old}: this method is called {new} now. Please rename it."
-                warnings.warn(message, DeprecationWarning, stacklevel=3)
-                setattr(cls, new, vars(cls)[old])
+        keep_old_methods(cls, _RENAMED)
 
     @property
     def probe(self) -> ProbeSpec | None:
-        """What has to be measured for this sampler; None costs nothing."""
+        """What has to be measured for this sampler; None: nothing."""
         return None
 
     def draw(self, x0: Tensor, tick: Tick) -> Draw:
@@ -70,61 +64,50 @@ class TimestepSampler(ABC):
 
     @abstractmethod
     def from_uniform(self, v: PerExample, x0: Tensor, tick: Tick) -> Draw:
-        """The draw that uniforms v stand for: an inverse CDF, so that combinators can choose v."""
+        """The draws at uniforms v [B], by inverse CDF, so that combinators can choose v."""
 
     @abstractmethod
     def density(self, u: Tensor, x0: Tensor | None = None) -> Tensor:
-        """The density [n] at u [n] now; given x0, of the draws for that batch."""
+        """The current density [n] at u [n]; with x0, that of the draws for this batch."""
 
     @abstractmethod
     def cdf(self, u: Tensor, x0: Tensor | None = None) -> Tensor:
-        """The mass [n] below u [n] now."""
+        """The current mass [n] below u [n]."""
 
     def support(self, u: Tensor) -> Tensor:
-        """Which u [n] can be drawn, now and whenever the density has moved on."""
+        """Which u [n] can be drawn (bool [n]), now and whatever is learned."""
         return self.density(u) > 0
 
     def masses(self, borders: Tensor) -> Tensor:
-        """The mass [K] between neighbours of rising borders [K + 1], now."""
+        """The current mass [K] between rising borders [K + 1]."""
         return self.cdf(borders).diff()
 
     def diagnostics(self) -> Mapping[str, Tensor]:
-        """What is worth keeping beside the density, such as a matrix: recorded with every evaluation."""
+        """Tensors to record with every evaluation beside the density, such as a matrix over strata."""
         return {}
 
     @abstractmethod
     def learn(self, feedback: Feedback) -> Metrics:
-        """Take in what one update did."""
+        """Learn from one update; returns metrics to log."""
 
     @abstractmethod
     def state_dict(self) -> State:
-        """Everything that the next draw depends on, beside the tick."""
+        """Everything that the next draw depends on, except the tick."""
 
     @abstractmethod
     def load_state_dict(self, state: State) -> None:
         """Continue where `state_dict` was taken."""
 
 
-def _deprecated(old: str, new: str, method: Callable[..., Any]) -> Callable[..., Any]:
-    """A sampler's method under its old name."""
-
-    def call(*arguments: Any, **options: Any) -> Any:
-        warnings.warn(f"sampler.{old} is called {new} now.", DeprecationWarning, stacklevel=2)
-        return method(*arguments, **options)
-
-    return call
-
-
-for _old, _new in _RENAMED.items():
-    setattr(TimestepSampler, _old, _deprecated(_old, _new, vars(TimestepSampler)[_new]))
+keep_old_methods(TimestepSampler, _RENAMED)
 
 
 def require_kind(state: State, kind: str) -> State:
-    """`state`, if it was written by a sampler of this kind (and these parameters)."""
-    found = state.get("kind") if isinstance(state, Mapping) else None
-    if found != kind:
+    """`state`, if a sampler of this kind and these parameters saved it."""
+    saved = state.get("kind") if isinstance(state, Mapping) else None
+    if saved != kind:
         raise StateMismatch(
-            f"this state was saved by {found or 'something that is not a sampler'}, "
+            f"this state was saved by {saved or 'something that is not a sampler'}, "
             f"but it is being loaded into {kind}: build the sampler it was saved from, "
             "or start without the state."
         )

@@ -1,4 +1,4 @@
-"""Names for the two shapes that everything here has: one value per example, or one example."""
+"""Names for kinds of tensors (one value per example, states, metrics), and constants on every device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ State: TypeAlias = dict[str, Any]
 """Tensors, numbers, strings and dicts of these: nothing that needs code to load."""
 
 Metrics: TypeAlias = Mapping[str, Tensor]
-"""Scalars on the device where they were made: reading them is the caller's choice."""
+"""Scalars on the device where they were computed: whoever logs them reads them back."""
 
 PerExample: TypeAlias = Tensor
 """[B]: one value per example."""
@@ -29,19 +29,17 @@ def precise(values: Tensor) -> torch.dtype:
 
 
 class Lookup:
-    """Float64 values, copied once to every device and dtype that asks."""
+    """Constant float64 values, copied once to every device and dtype that is used."""
 
     def __init__(self, values: Tensor) -> None:
         self.values = values.detach().to("cpu", torch.float64)
         self._copies: dict[tuple[torch.device, torch.dtype], Tensor] = {}
 
     def on(self, device: torch.device, dtype: torch.dtype) -> Tensor:
-        """The whole table on a device, in a dtype."""
-        found = self._copies.get((device, dtype))
-        if found is None:
-            found = self.values.to(device=device, dtype=dtype)
-            self._copies[device, dtype] = found
-        return found
+        """The values on a device, in a dtype."""
+        if (device, dtype) not in self._copies:
+            self._copies[device, dtype] = self.values.to(device=device, dtype=dtype)
+        return self._copies[device, dtype]
 
     def at(self, index: Tensor, dtype: torch.dtype) -> Tensor:
         """The entries at `index`, on its device."""

@@ -1,9 +1,9 @@
-"""Counter-based uniforms: a pure function of (key, index), the same bits on every device.
+"""Where random numbers come from: uniforms as a function of seed, step, micro-batch and rank.
 
 torch's generators are not enough for timesteps: their bits differ from device to device, the CPU one
 keeps 32 bits of its seed, and drawing on the host means a copy to the device in every step. Hashing a
-counter needs neither state nor copies. The hash is SplitMix64 (Steele et al. 2014), as in
-java.util.SplittableRandom.
+counter needs neither state nor copies and gives the same bits everywhere. The hash is SplitMix64 (Steele et
+al. 2014), as in java.util.SplittableRandom.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from stepwell.catalogue import build
 from stepwell.core.errors import InvalidParameter, Unsupported
 from stepwell.core.feedback import Signal
 from stepwell.core.probe import ProbeSpec
@@ -60,7 +59,7 @@ class ProbeLoop:
                 "noise_scheduler)."
             )
         self._loss = ProbeLoss(loss_at, network, process)
-        self._setup = ProbeSetup(process, weighting, self._loss, optimizer, network, build.weighting)
+        self._setup = ProbeSetup(process, weighting, self._loss, optimizer, network)
         # Refuses a target that this process does not have.
         self._setup.weight(sampler.probe.target)
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
+from stepwell.catalogue import build
 from stepwell.core.density import Density
 from stepwell.core.errors import InvalidParameter, Unsupported
 from stepwell.core.process import NoiseProcess
@@ -19,72 +21,56 @@ from stepwell.core.tensors import PerExample
 from stepwell.core.tick import Tick
 from stepwell.weightings import Weighting
 
-
-def adam_scale(optimizer: Any, parameter: Parameter) -> Tensor | None:
-    """1 / (sqrt(v) + eps) of Adam and its relatives, like the parameter; None if there is no such state."""
-    state = optimizer.state.get(parameter, {})
-    moment, step = state.get("max_exp_avg_sq", state.get("exp_avg_sq")), state.get("step")
-    if moment is None or step is None:
-        return None
-    group = next(g for g in optimizer.param_groups if any(p is parameter for p in g["params"]))
-    if "betas" not in group or "eps" not in group:
-        return None
-    bias = 1 - group["betas"][1] ** step
-    # A bias read on the device costs nothing; `step` may be a tensor there.
-    scale: Tensor = 1 / ((moment / bias).sqrt() + group["eps"])
-    return scale
-
-
 LossAt = Callable[[Tensor, Tensor, PerExample, Any], PerExample]
 """(x0, noise, u, condition) -> the plain loss of each example, differentiable."""
 
 
 @dataclass(frozen=True)
 class ProbeSetup:
-    """What stays the same over a run: process, weighting, losses, optimizer and network."""
+    """What stays the same over a run."""
 
     process: NoiseProcess
     weighting: Weighting
     loss_at: LossAt
     optimizer: Any
     network: nn.Module | None
-    named: Callable[[str], Weighting]
-    """The weighting of a name, with or without parameters."""
-    targets: dict[str, Weighting] = field(default_factory=dict)
 
     def weight(self, target: str | None) -> Weighting:
-        """The weighting that is trained, or that of a target's name."""
-        if target is None:
-            return self.weighting
-        if target not in self.targets:
-            self.targets[target] = self.named(target)
-            self._require(target)
-        return self.targets[target]
+        """The trained weighting, or the one that a target names (NAME or NAME:key=value,...)."""
+        return self.weighting if target is None else _target(target, self.process)
 
-    def _require(self, target: str) -> None:
-        try:
-            self.targets[target](self.process, torch.full((1,), 0.5))
-        except Unsupported as error:
-            raise Unsupported(f"{error} It is the sampler's target: give it target=simple.") from error
+
+@lru_cache(maxsize=16)
+def _target(name: str, process: NoiseProcess) -> Weighting:
+    weighting = build.weighting(name)
+    try:
+        weighting(process, torch.full((1,), 0.5))
+    except Unsupported as error:
+        raise Unsupported(f"{error} It is the sampler's target: give it target=simple.") from error
+    return weighting
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeContext:
-    """What a probe knows about one update: the micro-batch drawn last, and how to compute its losses."""
+    """One update: the micro-batch drawn last, and how to compute losses at other times."""
 
     tick: Tick
+    """Of the micro-batch drawn last."""
     x0: Tensor
+    """[B, ...]: its examples."""
     condition: Any
     group: WorkerGroup
     setup: ProbeSetup
 
     @property
     def reference(self) -> Density:
+        """The density that the objective is stated against."""
         return self.setup.process.reference
 
     def loss_at(
         self, x0: Tensor, noise: Tensor, u: PerExample, condition: Any, target: str | None = None
     ) -> PerExample:
+        """The losses [n] of examples at times u [n], weighted as in training or as `target` names."""
         plain = self.setup.loss_at(x0, noise, u, condition)
         if not torch.is_grad_enabled():
             self._reshard()
@@ -104,14 +90,17 @@ class ProbeContext:
                 reshard()
 
     def parameters(self) -> Sequence[Parameter]:
+        """What the optimizer moves."""
         groups = self.setup.optimizer.param_groups
         return [parameter for group in groups for parameter in group["params"] if parameter.requires_grad]
 
     def scale(self, parameter: Parameter) -> Tensor | None:
+        """The diagonal of the optimizer's preconditioner; None: the identity."""
         return adam_scale(self.setup.optimizer, parameter)
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
+        """The network in eval mode, as it was afterwards."""
         network = self.setup.network
         training = [] if network is None else [module for module in network.modules() if module.training]
         try:
@@ -121,3 +110,18 @@ class ProbeContext:
         finally:
             for module in training:
                 module.training = True
+
+
+def adam_scale(optimizer: Any, parameter: Parameter) -> Tensor | None:
+    """1 / (sqrt(v) + eps) of Adam and its relatives, like the parameter; None if there is no such state."""
+    state = optimizer.state.get(parameter, {})
+    moment, step = state.get("max_exp_avg_sq", state.get("exp_avg_sq")), state.get("step")
+    if moment is None or step is None:
+        return None
+    group = next(g for g in optimizer.param_groups if any(p is parameter for p in g["params"]))
+    if "betas" not in group or "eps" not in group:
+        return None
+    # `step` may be a tensor on the device: nothing here reads it back.
+    bias = 1 - group["betas"][1] ** step
+    scale: Tensor = 1 / ((moment / bias).sqrt() + group["eps"])
+    return scale

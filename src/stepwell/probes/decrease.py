@@ -1,9 +1,8 @@
-"""The fall of the loss over one update: before minus after (Kim et al. 2025, Algorithm 2)."""
+"""Measures how much one update lowered the loss: before minus after (Kim et al. 2025, Algorithm 2)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,21 +12,10 @@ from torch import Tensor
 from stepwell.core.condition import leaves, rebuilt
 from stepwell.core.feedback import DecreaseSignal
 from stepwell.core.probe import DecreaseSpec
-from stepwell.core.sampler import State
-from stepwell.core.tensors import PerExample
+from stepwell.core.tensors import PerExample, State
 from stepwell.core.tick import Tick
 from stepwell.probes.context import ProbeContext
 from stepwell.probes.examples import forked, noise
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """Losses of this rank's share of the grid and of its examples at the subset, and of which update."""
-
-    tick: Tick
-    spec: DecreaseSpec
-    row: Tensor
-    rewards: Tensor
 
 
 class Decrease:
@@ -39,20 +27,20 @@ class Decrease:
     """
 
     def __init__(self) -> None:
-        self._before: _Found | None = None
+        self._before: _Losses | None = None
 
     def add_batch(self, x0: Tensor, condition: Any, spec: DecreaseSpec, world: int) -> None:
         return
 
     def before(self, context: ProbeContext, spec: DecreaseSpec) -> None:
-        self._before = _Measurement(context, spec, "before").found()
+        self._before = _Measurement(context, spec, "before").losses()
 
     def after(self, context: ProbeContext, spec: DecreaseSpec) -> DecreaseSignal | None:
-        """What fell since `before`; None if that was not called for this update."""
+        """The decrease since `before`; None if that was not called for this update."""
         before, self._before = self._before, None
         if before is None or (before.tick, before.spec) != (context.tick, spec):
             return None
-        now = _Measurement(context, spec, "after").found()
+        now = _Measurement(context, spec, "after").losses()
         row, rewards = before.row - now.row, before.rewards - now.rewards
         if spec.grid:
             row = context.group.gather(row)[: len(spec.grid)]
@@ -67,6 +55,16 @@ class Decrease:
 
 
 @dataclass(frozen=True, slots=True)
+class _Losses:
+    """This rank's share of one example's losses at the grid, its examples' losses at the subset, and when."""
+
+    tick: Tick
+    spec: DecreaseSpec
+    row: Tensor
+    rewards: Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class _Measurement:
     """The losses that a spec asks for, before or after an update."""
 
@@ -74,56 +72,49 @@ class _Measurement:
     spec: DecreaseSpec
     moment: str
 
-    def found(self) -> _Found:
-        # Forked in eval mode as well: the context may not know the network, and dropout may stay on.
+    def losses(self) -> _Losses:
+        # Forked in eval mode as well: without a known network, dropout may stay on.
         stream = f"decrease dropout {self.moment if self.spec.train_mode else ''}"
-        with torch.no_grad(), forked(self.context.tick, stream, self.context.x0.device), self._mode():
-            return _Found(self.context.tick, self.spec, self._row(), self._rewards())
-
-    @contextmanager
-    def _mode(self) -> Iterator[None]:
-        if self.spec.train_mode:
-            yield
-        else:
-            with self.context.evaluating():
-                yield
+        mode = nullcontext() if self.spec.train_mode else self.context.evaluating()
+        with torch.no_grad(), forked(self.context.tick, stream, self.context.x0.device), mode:
+            return _Losses(self.context.tick, self.spec, self._row(), self._rewards())
 
     def _row(self) -> Tensor:
         """[ceil(G / world)]: this rank's share of one example's losses at the grid, the last one padded."""
         grid, group, batch = self.spec.grid, self.context.group, len(self.context.x0)
         parts = [torch.zeros(0, device=self.context.x0.device)]
         share, shared = -(-len(grid) // group.world), self.context.tick.shared()
-        example, given = self._one_of_all() if grid else (self.context.x0, None)
+        example, condition = self._one_example() if grid else (self.context.x0, None)
         for start in range(group.rank * share, (group.rank + 1) * share, batch):
-            places = [min(place, len(grid) - 1) for place in range(start, start + batch)]
-            # Each place of the grid has its own noise, whichever rank measures it.
-            drawn = [noise(shared, self._noise(f"row {k}"), example[:1]) for k in places]
-            u = torch.tensor([grid[k] for k in places], dtype=torch.float32, device=example.device)
-            parts.append(self.context.loss_at(example, torch.cat(drawn), u, given, self.spec.target))
+            points = [min(point, len(grid) - 1) for point in range(start, start + batch)]
+            # Each point of the grid has its own noise, whichever rank measures it.
+            drawn = [noise(shared, self._noise(f"row {k}"), example[:1]) for k in points]
+            u = torch.tensor([grid[k] for k in points], dtype=torch.float32, device=example.device)
+            parts.append(self.context.loss_at(example, torch.cat(drawn), u, condition, self.spec.target))
         return torch.cat(parts)[:share]
 
     def _rewards(self) -> Tensor:
         """[B, S]: the losses of this rank's examples at the subset."""
         return torch.stack([self._at(k, u) for k, u in enumerate(self.spec.subset)], dim=1)
 
-    def _at(self, place: int, time: float) -> PerExample:
+    def _at(self, index: int, time: float) -> PerExample:
         x0 = self.context.x0
         u = torch.full((len(x0),), time, dtype=torch.float32, device=x0.device)
-        drawn = noise(self.context.tick, self._noise(f"subset {place}"), x0)
+        drawn = noise(self.context.tick, self._noise(f"subset {index}"), x0)
         return self.context.loss_at(x0, drawn, u, self.context.condition, self.spec.target)
 
     def _noise(self, stream: str) -> str:
         return f"decrease {stream} {self.moment if self.spec.fresh_noise else ''}"
 
-    def _one_of_all(self) -> tuple[Tensor, Any]:
-        """One example of all ranks' batches, the same on every rank, as often as a batch has examples."""
+    def _one_example(self) -> tuple[Tensor, Any]:
+        """One example of all ranks' batches, the same on every rank, repeated to a batch."""
         x0, condition, group = self.context.x0, self.context.condition, self.context.group
         chosen = self.context.tick.shared().key("decrease example") % (len(x0) * group.world)
         owner, row = divmod(chosen, len(x0))
 
         def spread(tensor: Tensor) -> Tensor:
-            # Every rank offers one, and all take the owner's: less to send than whole batches.
-            offered = group.gather(tensor[row : row + 1].contiguous())
-            return torch.empty_like(tensor).copy_(offered[owner])
+            # Every rank sends one row and all take the owner's: less than whole batches.
+            rows = group.gather(tensor[row : row + 1].contiguous())
+            return torch.empty_like(tensor).copy_(rows[owner])
 
         return spread(x0), rebuilt(condition, [spread(leaf) for leaf in leaves(condition)])

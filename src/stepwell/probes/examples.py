@@ -1,4 +1,4 @@
-"""Dropout while a probe measures: from a random state of its own."""
+"""The inputs of a measurement: pooled examples, times, noise and dropout, all reproducible."""
 
 from __future__ import annotations
 
@@ -12,28 +12,12 @@ from torch import Tensor
 from stepwell.core.condition import leaves, rebuilt
 from stepwell.core.density import Density, inside
 from stepwell.core.errors import Unsupported
-from stepwell.core.sampler import State
-from stepwell.core.tensors import PerExample
+from stepwell.core.tensors import PerExample, State
 from stepwell.core.tick import Tick
 
 
-@contextmanager
-def forked(tick: Tick, stream: str, device: torch.device) -> Iterator[None]:
-    """torch's generators as a function of a named stream of the tick, and as they were afterwards."""
-    with torch.random.fork_rng([] if device.type == "cpu" else [device], device_type=_type(device)):
-        torch.default_generator.manual_seed(tick.key(stream))
-        if device.type != "cpu":
-            torch.manual_seed(tick.key(stream))
-        yield
-
-
-def _type(device: torch.device) -> str:
-    # fork_rng always keeps the CPU's state; with no other device to keep, its kind must only exist.
-    return "cuda" if device.type == "cpu" else device.type
-
-
 class Pool:
-    """The last `size` examples, over micro-batches and steps if they are small; no copies if not."""
+    """The last `size` examples, over micro-batches and steps if these are small; no copies if not."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -46,7 +30,7 @@ class Pool:
         return self._kept[0] if self._kept else None
 
     def add(self, x0: Tensor, condition: Any) -> None:
-        """Take in a micro-batch."""
+        """Add a micro-batch."""
         new = [tensor.detach() for tensor in (x0, *leaves(condition))]
         if len(x0) < self.size:
             new = _joined([tensor.to(x0.device) for tensor in self._kept], new)
@@ -54,7 +38,7 @@ class Pool:
         self.condition = rebuilt(condition, self._kept[1:])
 
     def state_dict(self) -> State:
-        """The examples kept: where batches are small, the next probe needs them."""
+        """The kept examples: where batches are small, the next measurement needs them."""
         return {str(index): tensor.clone() for index, tensor in enumerate(self._kept)}
 
     def load_state_dict(self, state: State) -> None:
@@ -63,7 +47,7 @@ class Pool:
 
 
 def _joined(old: Sequence[Tensor], new: Sequence[Tensor]) -> list[Tensor]:
-    """Examples and their conditions, one batch after the other, in memory that no loop can reuse."""
+    """Examples and their conditions, one batch after the other, copied: the loop may reuse its memory."""
     if not old:
         return [tensor.clone() for tensor in new]
     shapes = [[tuple(tensor.shape[1:]) for tensor in part] for part in (old, new)]
@@ -77,7 +61,7 @@ def _joined(old: Sequence[Tensor], new: Sequence[Tensor]) -> list[Tensor]:
 
 
 def times(tick: Tick, stream: str, count: int, device: torch.device) -> PerExample:
-    """Uniforms [count] of this rank: its part of the ones that a single process would draw for all."""
+    """Uniforms [count] of this rank: its part of those that a single process would draw for all."""
     shared = tick.shared().uniform(stream, count * tick.world, device)
     return shared[count * tick.rank : count * (tick.rank + 1)]
 
@@ -89,7 +73,7 @@ def between(reference: Density, v: PerExample, low: float, high: float) -> PerEx
 
 
 def noise(tick: Tick, stream: str, like: Tensor) -> Tensor:
-    """Normal noise for examples [n, ...] of this rank, each a function of its place among all ranks'."""
+    """Normal noise for this rank's examples [n, ...], each a function of its index among all ranks'."""
     generator = torch.Generator(like.device)
     shared, first = tick.shared(), tick.rank * len(like)
     result = torch.empty_like(like)
@@ -97,3 +81,15 @@ def noise(tick: Tick, stream: str, like: Tensor) -> Tensor:
         generator.manual_seed(shared.key(f"{stream}/{first + row}"))
         result[row].normal_(generator=generator)
     return result
+
+
+@contextmanager
+def forked(tick: Tick, stream: str, device: torch.device) -> Iterator[None]:
+    """Seed torch's generators, which dropout uses, from a named stream of the tick; restore them after."""
+    devices = [] if device.type == "cpu" else [device]
+    # fork_rng always keeps the CPU's state; without other devices, any existing type will do.
+    with torch.random.fork_rng(devices, device_type=device.type if devices else "cuda"):
+        torch.default_generator.manual_seed(tick.key(stream))
+        if devices:
+            torch.manual_seed(tick.key(stream))
+        yield

@@ -22,7 +22,7 @@ VERSIONS = ("current", "legacy", "lognorm")
 _FLAT = 1e-4
 """The official threshold: the noise level changes by less than this per step (of a thousand)."""
 _OFFICIAL_TAU = 700
-"""The official border, an absolute timestep."""
+"""The official border, in absolute timesteps."""
 
 
 def speed(
@@ -57,8 +57,10 @@ def speed(
     else:
         border = _border(process, tau, as_published)
         masses = 1 + (suppression - 1) * (process.grid() < border).double()
-    label = f"speed(version={version}, tau={tau}, suppression={suppression:g}, dual={dual}, "
-    label += f"as_published={as_published})"
+    label = (
+        f"speed(version={version}, tau={tau}, suppression={suppression:g}, dual={dual}, "
+        f"as_published={as_published})"
+    )
     direct = Table(edges(len(level)), masses)
     if not dual:
         return Static(direct, label)
@@ -97,7 +99,7 @@ def _border(process: NoiseProcess, tau: float | Literal["auto"], as_published: b
 
 
 def _first_flat(slope: Tensor, per_step: float) -> int:
-    """One past the first timestep whose noise level hardly changes; T if there is none."""
+    """One past the first timestep whose noise level hardly changes; T if none does."""
     flat = slope < per_step
     # The official argmax answers 0 where no step is flat, which would pair nothing.
     return int(flat.int().argmax()) + 1 if bool(flat.any()) else len(slope)
@@ -137,7 +139,7 @@ class PairedInBatch(TimestepSampler):
         return torch.lerp(self._partners.cdf(u), self._direct.cdf(u), self._direct_share(x0))
 
     def _direct_share(self, x0: Tensor | None) -> float:
-        """Of the slots of a batch; half in the limit of a large one."""
+        """The share of a batch that is drawn directly: half for a large one."""
         return 0.5 if x0 is None or len(x0) == 0 else (len(x0) // 2 + 1) / len(x0)
 
     def learn(self, feedback: Feedback) -> Metrics:

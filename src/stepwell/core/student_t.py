@@ -1,4 +1,4 @@
-"""Student's t, without a statistics library."""
+"""Student's t distribution, for confidence intervals without a statistics library."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 
 def t_quantile(freedom: int, inside: float = 0.95) -> float:
-    """The number that Student's t stays under in size with probability `inside`, by bisection."""
+    """The x with P(|t| < x) = `inside`, by bisection."""
     low, high = 0.0, 1e6
     for _ in range(100):
         middle = (low + high) / 2
