@@ -1,10 +1,9 @@
-"""Bits per dimension of 8-bit images: the variational bound of a discrete process, all terms of it."""
+"""Bits per dimension of 8-bit images: all terms of the variational bound of DDPM's chain."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -14,14 +13,14 @@ from stepwell.bound import VARIANCES, decoder_nll, prior_kl, step_kl
 from stepwell.core import require
 from stepwell.core.condition import select
 from stepwell.core.errors import InvalidParameter, Unsupported
-from stepwell.core.process import NoiseProcess, Problem
+from stepwell.core.process import NoiseProcess
 from stepwell.core.tensors import PerExample
 from stepwell.core.tick import stream_key, uniforms
 from stepwell.evaluate.bands import batches, fixed_generator, fixed_noise, float_images, on_target
 from stepwell.objective import DenoiserFn
 
-Term = Callable[[Tensor, Problem, Tensor, PerExample], PerExample]
-"""(x0, problem, output, u) -> nats per example."""
+Term = Callable[[Tensor, Tensor, Tensor, PerExample], PerExample]
+"""(x0, xt, output, u) -> nats per example."""
 
 
 class Bits(NamedTuple):
@@ -53,46 +52,33 @@ def bits_per_dimension(
     """
     _require_bits(process)
     require.one_of("variance", variance, VARIANCES)
-    batch = require.count("batch", batch)
-    images = _Images(on_target(denoiser), process, _levels(x0), condition, seed, batch)
+    size, network, images = require.count("batch", batch), on_target(denoiser), _checked(x0)
 
-    def decode(x0: Tensor, problem: Problem, output: Tensor, _: PerExample) -> PerExample:
-        return decoder_nll(process, x0, problem.xt, output, clip=clip)
+    def decode(x0: Tensor, xt: Tensor, output: Tensor, _: PerExample) -> PerExample:
+        return decoder_nll(process, x0, xt, output, clip=clip)
 
-    def step(x0: Tensor, problem: Problem, output: Tensor, u: PerExample) -> PerExample:
-        return step_kl(process, x0, problem.xt, output, u, variance, clip=clip)
+    def step(x0: Tensor, xt: Tensor, output: Tensor, u: PerExample) -> PerExample:
+        return step_kl(process, x0, xt, output, u, variance, clip=clip)
+
+    def mean(term: Term, index: Tensor, key: int | str) -> float:
+        """The mean over images of a term in nats, each image at its own timestep index [N]."""
+        noise, nats = fixed_noise(images, seed, "bits", key), 0.0
+        for rows in batches(len(index), size):
+            x0, u = images[rows], process.unit_time(index[rows]).to(images.device)
+            problem = process.corrupt(x0, noise[rows].to(x0), u)
+            output = network(problem.input, problem.time, select(condition, rows))
+            nats += float(term(x0, problem.xt, output, u).sum())
+        return nats / len(index)
 
     steps = len(process.grid()) - 1
     rounds = list(_rounds(len(x0), steps, timesteps, seed))
     share = steps / max(len(rounds), 1)
     unit = 1 / (math.log(2) * x0[0].numel())
-    decoder = unit * images.mean(decode, torch.zeros(len(x0), dtype=torch.int64), "decoder")
-    diffusion = unit * share * sum(images.mean(step, index, key) for key, index in enumerate(rounds))
-    prior = unit * float(prior_kl(process, images.x0).mean())
+    with torch.no_grad():
+        decoder = unit * mean(decode, torch.zeros(len(x0), dtype=torch.int64), "decoder")
+        diffusion = unit * share * sum(mean(step, index, key) for key, index in enumerate(rounds))
+        prior = unit * float(prior_kl(process, images).mean())
     return Bits(decoder, diffusion, prior, decoder + diffusion + prior)
-
-
-@dataclass(frozen=True)
-class _Images:
-    """Images, and the network that is asked about them."""
-
-    denoiser: DenoiserFn
-    process: NoiseProcess
-    x0: Tensor
-    condition: Any
-    seed: int
-    batch: int
-
-    def mean(self, term: Term, index: Tensor, key: int | str) -> float:
-        """The mean over images of a term, each at its own timestep index [N]."""
-        noise, total = fixed_noise(self.x0, self.seed, "bits", key), 0.0
-        with torch.no_grad():
-            for rows in batches(len(index), self.batch):
-                x0, u = self.x0[rows], self.process.unit_time(index[rows]).to(self.x0.device)
-                problem = self.process.corrupt(x0, noise[rows].to(x0), u)
-                output = self.denoiser(problem.input, problem.time, select(self.condition, rows))
-                total += float(term(x0, problem, output, u).sum())
-        return total / len(index)
 
 
 def _rounds(images: int, steps: int, wanted: int | None, seed: int) -> Iterator[Tensor]:
@@ -111,7 +97,8 @@ def _rounds(images: int, steps: int, wanted: int | None, seed: int) -> Iterator[
         yield 1 + (place * steps).long().clamp_(max=steps - 1)
 
 
-def _levels(x0: Tensor) -> Tensor:
+def _checked(x0: Tensor) -> Tensor:
+    """Images as floats in [-1, 1]."""
     values = float_images(x0)
     largest = float(values.abs().max())
     if not largest <= 1 + 1e-6:

@@ -11,19 +11,25 @@ from torch import Tensor
 from stepwell.core import require
 from stepwell.core.errors import InvalidParameter
 
+_DDPM = (1e-4, 0.02)
 _LARGEST = 0.999
 """Cosine's cap (Nichol and Dhariwal 2021), and ours for linear schedules of very few timesteps."""
 
 
 def linear(timesteps: int, beta_start: float | None = None, beta_end: float | None = None) -> Tensor:
     """DDPM's schedule, 1e-4 to 0.02 (Ho et al. 2020); rescaled so that any T destroys as much."""
-    start, end = _range(timesteps, beta_start, beta_end)
+    start, end = _range(timesteps, beta_start, beta_end, _DDPM)
     return torch.linspace(start, end, timesteps, dtype=torch.float64)
 
 
-def quadratic(timesteps: int, beta_start: float | None = None, beta_end: float | None = None) -> Tensor:
+def quadratic(
+    timesteps: int,
+    beta_start: float | None = None,
+    beta_end: float | None = None,
+    published: tuple[float, float] = _DDPM,
+) -> Tensor:
     """The square of a line from sqrt(1e-4) to sqrt(0.02) (DDIM's code); rescaled as linear is."""
-    start, end = _range(timesteps, beta_start, beta_end)
+    start, end = _range(timesteps, beta_start, beta_end, published)
     return torch.linspace(math.sqrt(start), math.sqrt(end), timesteps, dtype=torch.float64) ** 2
 
 
@@ -32,8 +38,7 @@ def scaled_linear(timesteps: int, beta_start: float | None = None, beta_end: flo
 
     LDM calls it linear; its CelebA-HQ model uses 0.0015 to 0.0195.
     """
-    start, end = _range(timesteps, beta_start, beta_end, (0.00085, 0.012))
-    return torch.linspace(math.sqrt(start), math.sqrt(end), timesteps, dtype=torch.float64) ** 2
+    return quadratic(timesteps, beta_start, beta_end, (0.00085, 0.012))
 
 
 def cosine(timesteps: int, offset: float = 0.008) -> Tensor:
@@ -55,20 +60,15 @@ def zero_terminal_snr(alphas_cumprod: Tensor) -> Tensor:
 
 
 def _range(
-    timesteps: int,
-    beta_start: float | None,
-    beta_end: float | None,
-    published: tuple[float, float] = (1e-4, 0.02),
+    timesteps: int, start: float | None, end: float | None, published: tuple[float, float]
 ) -> tuple[float, float]:
-    """The given ends as they are; the published ones scaled by 1000 / T, as improved DDPM does."""
+    """The first and the last beta: as chosen, or as published, scaled by 1000 / T (improved DDPM)."""
     require.count("timesteps", timesteps)
-    scale = 1000 / timesteps
-    start = min(published[0] * scale, _LARGEST) if beta_start is None else beta_start
-    end = min(published[1] * scale, _LARGEST) if beta_end is None else beta_end
-    for name, value in (("beta_start", start), ("beta_end", end)):
-        require.between(name, value, 0, _LARGEST)
-        require.positive(name, value)
-    return start, end
+    betas = []
+    for name, chosen, default in (("beta_start", start, published[0]), ("beta_end", end, published[1])):
+        beta = min(default * (1000 / timesteps), _LARGEST) if chosen is None else chosen
+        betas.append(require.positive(name, require.between(name, beta, 0, _LARGEST)))
+    return betas[0], betas[1]
 
 
 STRAIGHT: dict[str, Callable[[int, float | None, float | None], Tensor]] = {
