@@ -43,8 +43,8 @@ def test_numbers_for_programs_and_a_page(
 ) -> None:
     page = tmp_path / "deep" / "page.html"
     assert main(["compare", "fashion16", *WORDS, f"out={out}", "--json", "--report", str(page)]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [workload["name"] for workload in found["workloads"]] == ["fashion16"]
+    summary = json.loads(capsys.readouterr().out)
+    assert [workload["name"] for workload in summary["workloads"]] == ["fashion16"]
     assert "neyman reaches uniform" in page.read_text()
 
 

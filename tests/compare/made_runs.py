@@ -46,12 +46,12 @@ def write_run(
 ) -> Path:
     """A run directory."""
     score = more.pop("score", {"fashion16_features": {"frechet_distance": 10 * values[-1]}})
-    found = outcome(values, method, seed, **more)
+    run = outcome(values, method, seed, **more)
     path.mkdir(parents=True)
-    (path / "recipe.json").write_text(json.dumps(found.recipe))
+    (path / "recipe.json").write_text(json.dumps(run.recipe))
     (path / "score.json").write_text(json.dumps(score))
     (path / "environment.json").write_text(json.dumps({"command": ["stepwell", "train", method], "cores": 2}))
-    lines = [json.dumps({"kind": "train", "step": 1, "loss": 1.0}), *map(json.dumps, found.evaluations)]
+    lines = [json.dumps({"kind": "train", "step": 1, "loss": 1.0}), *map(json.dumps, run.evaluations)]
     (path / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
     return path
 

@@ -1,4 +1,4 @@
-"""Run directories as they are found in the wild: whole, truncated, foreign, half-written."""
+"""Reading run directories: complete, truncated, foreign, half-written."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from stepwell.compare.summary import summarise
 
 
 def test_a_run_is_read(tmp_path: Path) -> None:
-    found = read(write_run(tmp_path / "run", [1.0, 0.5, 0.25], "min-snr", 7))
-    assert (found.method, found.seed, found.finished) == ("min-snr", 7, True)
-    assert found.values("objective/none") == [1.0, 0.5, 0.25]
-    assert found.score["fashion16_features"]["frechet_distance"] == 2.5
+    outcome = read(write_run(tmp_path / "run", [1.0, 0.5, 0.25], "min-snr", 7))
+    assert (outcome.method, outcome.seed, outcome.finished) == ("min-snr", 7, True)
+    assert outcome.values("objective/none") == [1.0, 0.5, 0.25]
+    assert outcome.score["fashion16_features"]["frechet_distance"] == 2.5
 
 
 def test_what_was_not_finite_is_nan(tmp_path: Path) -> None:
@@ -61,9 +61,9 @@ def test_a_half_written_line_is_not_there_yet(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [1.0, 0.5, 0.25])
     text = (run / "metrics.jsonl").read_text()
     (run / "metrics.jsonl").write_text(text[:-20])
-    found = read(run)
-    assert found.values("objective/none") == [1.0, 0.5]
-    assert not found.finished
+    outcome = read(run)
+    assert outcome.values("objective/none") == [1.0, 0.5]
+    assert not outcome.finished
 
 
 def test_the_same_run_counts_once_and_tuning_runs_never(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def test_a_polite_stop_saves_and_says_how_to_go_on(study: Path, tmp_path: Path) 
     finally:
         running.kill()
     assert running.returncode == 130
-    assert "Run the same command again to go on." in error
+    assert "Run the same command again to continue." in error
     assert "Traceback" not in out + error
     assert list((tmp_path / "out/fashion16/uniform/0/checkpoints").glob("*.safetensors"))
 

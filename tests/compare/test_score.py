@@ -22,21 +22,21 @@ SIMPLE = loss("simple")
 @pytest.mark.parametrize("ratios", [[0.5, 0.7, 0.6], [1.1, 0.9], [0.8, 0.85, 0.9, 0.7, 1.3]])
 def test_the_interval_is_t_on_logarithms(ratios: list[float]) -> None:
     logs = [math.log(ratio) for ratio in ratios]
-    found = paired(ratios)
+    ratio = paired(ratios)
     oracle = stats.ttest_1samp(logs, 0.0)
     low, high = oracle.confidence_interval(0.95)
-    assert (found.low, found.high) == pytest.approx((math.exp(low), math.exp(high)), rel=1e-9)
-    assert found.p_value == pytest.approx(oracle.pvalue, rel=1e-9)
-    assert found.worst == pytest.approx(math.exp(oracle.confidence_interval(0.90).high), rel=1e-9)
-    assert found.mean == pytest.approx(stats.gmean(ratios))
+    assert (ratio.low, ratio.high) == pytest.approx((math.exp(low), math.exp(high)), rel=1e-9)
+    assert ratio.p_value == pytest.approx(oracle.pvalue, rel=1e-9)
+    assert ratio.worst == pytest.approx(math.exp(oracle.confidence_interval(0.90).high), rel=1e-9)
+    assert ratio.mean == pytest.approx(stats.gmean(ratios))
 
 
 def test_a_miss_leaves_no_mean() -> None:
-    found = paired([0.5, math.inf, 0.6])
-    assert (found.missed, found.seeds) == (1, 3)
-    assert str(found) == "not reached (1 of 3)"
-    assert not found.lower
-    assert not found.higher
+    ratio = paired([0.5, math.inf, 0.6])
+    assert (ratio.missed, ratio.seeds) == (1, 3)
+    assert str(ratio) == "not reached (1 of 3)"
+    assert not ratio.lower
+    assert not ratio.higher
 
 
 def test_few_seeds_claim_nothing_however_clear() -> None:
@@ -50,10 +50,10 @@ def test_few_seeds_claim_nothing_however_clear() -> None:
 def test_many_seeds_are_resampled() -> None:
     chance = random.Random(1)
     ratios = [math.exp(chance.gauss(-0.1, 0.2)) for _ in range(BOOTSTRAP_SEEDS)]
-    found, few = paired(ratios), paired(ratios[: BOOTSTRAP_SEEDS - 1])
-    assert found.low < found.mean < found.high
-    assert (found.low, found.high) == pytest.approx((few.low, few.high), rel=0.05)
-    assert found == paired(ratios), "the same every time"
+    ratio, few = paired(ratios), paired(ratios[: BOOTSTRAP_SEEDS - 1])
+    assert ratio.low < ratio.mean < ratio.high
+    assert (ratio.low, ratio.high) == pytest.approx((few.low, few.high), rel=0.05)
+    assert ratio == paired(ratios), "the same every time"
 
 
 def test_claims_that_hold_together() -> None:
@@ -69,8 +69,8 @@ def test_profiles_of_known_times() -> None:
 
 
 def test_workloads_are_averaged_within_a_seed_first() -> None:
-    found = geometric_mean([[0.5, 0.5, 0.5], [2.0, 2.0, 2.0]])
-    assert found.mean == pytest.approx(1.0)
+    ratio = geometric_mean([[0.5, 0.5, 0.5], [2.0, 2.0, 2.0]])
+    assert ratio.mean == pytest.approx(1.0)
     assert geometric_mean([[0.25, 0.5, 0.36]]) == paired([0.25, 0.5, 0.36])
 
 
@@ -111,8 +111,8 @@ def test_nothing_wins_against_itself_more_often_than_said() -> None:
 def test_ends_claim_at_exactly_the_stated_rate() -> None:
     """Ratios of ends are normal in logarithms here: 5 % of 1,000, within the binomial's 1e-4 tails."""
     chance = random.Random(11)
-    found = [null_study(chance)[0].end for _ in range(1000)]
-    assert 25 <= sum(ratio.lower or ratio.higher for ratio in found) <= 78
+    ends = [null_study(chance)[0].end for _ in range(1000)]
+    assert 25 <= sum(ratio.lower or ratio.higher for ratio in ends) <= 78
 
 
 def test_a_true_winner_is_found_and_said() -> None:

@@ -64,18 +64,18 @@ def test_settings_that_differ_make_workloads(folder: Path) -> None:
 def test_a_study_says_who_is_judged_by_what(folder: Path) -> None:
     for seed in range(3):
         write_run(folder / f"other-{seed}", falling(2.0, seed), "min-snr", seed)
-    told = {
+    content = {
         "name": "mine",
         "methods": ["min-snr", "neyman", "uniform"],
         "against": {"neyman": "min-snr"},
         "judged_by": {"neyman": "bound"},
     }
-    (folder / "study.json").write_text(json.dumps(told))
+    (folder / "study.json").write_text(json.dumps(content))
     summary = summarise([folder])
     (workload,) = summary.workloads
     rows = {row[0]: row for row in workload.table.rows}
     assert rows["neyman"][1:3] == ("min-snr", "bound")
-    assert [view.name for view in workload.methods] == told["methods"]
+    assert [view.name for view in workload.methods] == content["methods"]
     assert summary.title == "mine"
 
 
@@ -117,9 +117,9 @@ def test_an_empty_folder_is_an_error_that_says_why(tmp_path: Path) -> None:
         summarise([tmp_path / "nothing"])
 
 
-@pytest.mark.parametrize("told", ['{"methods": 3}', "[]", "{", '{"metric": 1}', '{"metric": "bound"}'])
-def test_somebody_elses_study_file_and_metrics_that_are_not_there_do_no_harm(folder: Path, told: str) -> None:
-    (folder / "study.json").write_text(told)
+@pytest.mark.parametrize("content", ['{"methods": 3}', "[]", "{", '{"metric": 1}', '{"metric": "bound"}'])
+def test_foreign_study_files_and_missing_metrics_do_no_harm(folder: Path, content: str) -> None:
+    (folder / "study.json").write_text(content)
     for run in folder.rglob("metrics.jsonl"):
         run.write_text(run.read_text().replace("objective/vlb", "objective/other"))
     summary = summarise([folder])

@@ -33,7 +33,7 @@ def register(verbs: Any) -> None:
     verb = verbs.add_parser(
         "compare",
         help="train several methods over several seeds and say which one wins",
-        description="Train workloads x methods x seeds, score them alike, and report which method wins.",
+        description="Train workloads x methods x seeds, score every run, and report which method wins.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -64,31 +64,29 @@ def run(options: argparse.Namespace) -> None:
     from stepwell.compare.study import load_study
 
     outs = [word.removeprefix("out=") for word in options.settings if word.startswith("out=")]
-    words = [word for word in options.settings if not word.startswith("out=")]
-    study = load_study(options.study, words)
+    study = load_study(options.study, [word for word in options.settings if not word.startswith("out=")])
     workers = cores() if options.workers is None else options.workers
     if workers < 1:
         raise StepwellError(f"--workers {workers}: at least one run at a time is needed.")
-    out = outs[-1] if outs else ""
-    places = Workspace(Path(out or f"runs/{study.name}"), options.records, workers)
+    out = ["", *outs][-1] or f"runs/{study.name}"
+    workspace = Workspace(Path(out), options.records, workers)
     if options.dry_run:
-        _list(study, places)
-        return
-    rates = _run(study, places, options.json)
-    _report(study, rates, places, options)
+        _list(study, workspace)
+    else:
+        _report(study, _run(study, workspace, options.json), workspace, options)
 
 
-def _list(study: Study, places: Workspace) -> None:
+def _list(study: Study, workspace: Workspace) -> None:
     from stepwell.compare.trials import chosen_rates, final_trials, require_sound, tuning_trials
 
     require_sound(study)
-    short = tuning_trials(study, places.out, places.records)
-    for trial in [*short, *final_trials(study, chosen_rates(study, short), places.out, places.records)]:
+    short = tuning_trials(study, workspace.out, workspace.records)
+    for trial in [*short, *final_trials(study, chosen_rates(study, short), workspace.out, workspace.records)]:
         there = "there" if trial.outcome() is not None else "missing"
         print(f"{there:8} {trial}: {trial.recipe.steps} steps -> {trial.recipe.out}")
 
 
-def _run(study: Study, places: Workspace, quiet: bool) -> dict[str, float]:
+def _run(study: Study, workspace: Workspace, quiet: bool) -> dict[str, float]:
     """Run what is missing; Ctrl-C and SIGTERM let the runs save first."""
     from stepwell.cli.progress import StudyProgress
     from stepwell.compare.run_study import run_study
@@ -96,9 +94,9 @@ def _run(study: Study, places: Workspace, quiet: bool) -> dict[str, float]:
     before = signal.signal(signal.SIGTERM, _as_interrupt)
     progress = StudyProgress(quiet)
     try:
-        return run_study(study, places, progress.begin, progress.on_event)
+        return run_study(study, workspace, progress.begin, progress.on_event)
     except KeyboardInterrupt:
-        progress.say("Stopped; runs in progress were saved. Run the same command again to go on.")
+        progress.say("Stopped; runs in progress were saved. Run the same command again to continue.")
         raise SystemExit(130) from None
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -108,21 +106,21 @@ def _as_interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _report(study: Study, rates: dict[str, float], places: Workspace, options: argparse.Namespace) -> None:
+def _report(study: Study, rates: dict[str, float], workspace: Workspace, options: argparse.Namespace) -> None:
     from stepwell.compare.run_study import summary_of
 
-    summary = summary_of(study, rates, places)
+    summary = summary_of(study, rates, workspace)
     if options.report is not None:
         from stepwell.cli.report import write_report
 
         write_report(summary, options.report)
     print(json.dumps(finite(summary.plain())) if options.json else text(summary))
     if not options.json:
-        print(f"Next: stepwell report {places.out}; stepwell watch {places.out}")
-    if places.failures:
+        print(f"Next: stepwell report {workspace.out}; stepwell watch {workspace.out}")
+    if workspace.failures:
         raise StepwellError(
-            f"{len(places.failures)} runs failed, the others are scored: "
-            + "; ".join(f"{one.path}: {one.reason}" for one in places.failures[:3])
+            f"{len(workspace.failures)} runs failed, the others are scored: "
+            + "; ".join(f"{one.path}: {one.reason}" for one in workspace.failures[:3])
         )
 
 

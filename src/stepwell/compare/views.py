@@ -221,7 +221,7 @@ def run_view(run: Outcome, losses: Sequence[Metric]) -> RunView:
         tuple(int(record["step"]) for record in at),
         tuple(float(record["images"]) for record in at),
         tuple(round(float(record["seconds"]), 2) for record in at),
-        {key: tuple(_digits(curve[place]) for place in places) for key, curve in curves.items()},
+        {key: tuple(_finite(curve[place]) for place in places) for key, curve in curves.items()},
         run.warnings,
     )
 
@@ -230,7 +230,7 @@ def _short(values: Sequence[float]) -> tuple[float, ...]:
     return tuple(float(f"{value:.4g}") for value in values)
 
 
-def _digits(value: float) -> float | None:
+def _finite(value: float) -> float | None:
     return float(f"{value:.5g}") if math.isfinite(value) else None
 
 

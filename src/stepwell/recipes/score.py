@@ -61,8 +61,8 @@ def _score_images(run: Experiment, effort: Effort) -> dict[str, Any]:
         if network is not None:
             features.append(network(images))
         if ground_truth is not None:
-            wanted, bilinear = ground_truth.pixels(numbers), ground_truth.bilinear(numbers)
-            ratios.append((len(images), psnr(images.cpu(), wanted), psnr(bilinear, wanted)))
+            truth, bilinear = ground_truth.pixels(numbers), ground_truth.bilinear(numbers)
+            ratios.append((len(images), psnr(images.cpu(), truth), psnr(bilinear, truth)))
     values: dict[str, Any] = {}
     if network is not None:
         values[f"{name}{FEATURES}"] = _distances(run, torch.cat(features), effort, network)

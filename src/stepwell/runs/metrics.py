@@ -1,6 +1,6 @@
 """The metrics of a run, one entry each: `evaluate`, `compare`, the report and the docs all read this list.
 
-Losses are computed in `evaluate/bands.py`, everything else in `recipes/score.py`, under the key given here.
+Losses are computed in `evaluate/bands.py`, everything else in `recipes/score.py`, under the key of the entry.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ class Metric:
         section = self.key.rpartition(".")[0]
         if section == f"*{FEATURES}":
             section = next((key for key in score if key.endswith(FEATURES)), section)
-        found = score.get(section, {}) if section else score
-        return found if isinstance(found, Mapping) else {}
+        values = score.get(section, {}) if section else score
+        return values if isinstance(values, Mapping) else {}
 
 
 BITS = Metric(

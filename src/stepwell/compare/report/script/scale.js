@@ -29,15 +29,15 @@ function ticks({ low, high, log }, count) {
   if (!(high > low)) return [low];
   if (!log) return linearTicks(low, high, count);
   for (const factors of [[1, 2, 5], [1, 3], [1]]) {
-    const found = [];
+    const values = [];
     for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power++) {
       for (const factor of factors) {
         const value = factor * 10 ** power;
-        if (value >= low * 0.999 && value <= high * 1.001) found.push(value);
+        if (value >= low * 0.999 && value <= high * 1.001) values.push(value);
       }
     }
-    if (found.length < 3) return linearTicks(low, high, count).filter((value) => value > 0);
-    if (found.length <= count + 2 || factors.length === 1) return thinned(found, count + 2);
+    if (values.length < 3) return linearTicks(low, high, count).filter((value) => value > 0);
+    if (values.length <= count + 2 || factors.length === 1) return thinned(values, count + 2);
   }
 }
 
