@@ -19,9 +19,9 @@ from parameters import (
     SAMPLER_PARAMETERS,
     SHAPING,
     WEIGHTING_PARAMETERS,
-    built_or_none,
     processes,
 )
+from parameters import built_or_none as _built
 from synthetic import cell_borders, cell_masses, feedback, teach
 from torch import Tensor
 
@@ -94,7 +94,7 @@ def test_every_entry_of_the_catalogue_has_its_strategies() -> None:
 @modest
 def test_any_parameters_give_an_error_or_a_sound_process(name: str, data: st.DataObject) -> None:
     parameters = data.draw(PROCESS_PARAMETERS[name], label="parameters")
-    process = built_or_none(lambda: stepwell.process(name, **parameters))
+    process = _built(lambda: stepwell.process(name, **parameters))
     if process is None:
         return
     grid = process.grid()
@@ -115,7 +115,7 @@ def test_any_parameters_give_an_error_or_a_sound_sampler(
 ) -> None:
     parameters = data.draw(SAMPLER_PARAMETERS[name], label="parameters")
     corrected = data.draw(FLAG, label="unbiased")
-    sampler = built_or_none(lambda: stepwell.sampler(name, process, **parameters, unbiased=corrected))
+    sampler = _built(lambda: stepwell.sampler(name, process, **parameters, unbiased=corrected))
     if sampler is not None:
         _assert_sound_before_and_after_learning(sampler, _bins(process, parameters))
 
@@ -149,7 +149,7 @@ def test_what_searches_found_stays_found(
     process: str, given: dict[str, Any], name: str, parameters: dict[str, Any]
 ) -> None:
     over = stepwell.process(process, **given)
-    sampler = built_or_none(lambda: stepwell.sampler(name, over, **parameters))
+    sampler = _built(lambda: stepwell.sampler(name, over, **parameters))
     if sampler is not None:
         _assert_sound_before_and_after_learning(sampler, _bins(over, parameters))
 
@@ -165,7 +165,7 @@ def test_no_shift_of_a_flow_makes_a_weight_undefined(
         process = stepwell.process("flow", shift=shift, prediction=prediction, timesteps=timesteps)
         for dtype in (torch.float32, torch.float64):
             u = torch.tensor([2**-24, 0.5, 1 - 2**-24], dtype=dtype)
-            weights = built_or_none(lambda u=u, process=process: stepwell.weighting(name)(process, u))
+            weights = _built(lambda u=u, process=process: stepwell.weighting(name)(process, u))
             if weights is not None and not (weights.isfinite() & (weights >= 0)).all():
                 undefined.append((shift, dtype, weights.tolist()))
     assert undefined == []
@@ -180,7 +180,7 @@ def test_any_shaping_gives_an_error_or_a_sound_sampler(
     name: str, process: NoiseProcess, shaping: dict[str, Any]
 ) -> None:
     own = {"masses": [1.0, 3.0, 2.0]} if name == "table" else {}
-    sampler = built_or_none(lambda: stepwell.sampler(name, process, **own, **shaping))
+    sampler = _built(lambda: stepwell.sampler(name, process, **own, **shaping))
     if sampler is None:
         return
     borders = _bins(process, own)
@@ -199,7 +199,7 @@ def test_any_masses_between_any_borders_make_a_table(masses: list[float], data: 
     inner = st.floats(1e-3, 1 - 1e-3)
     count = len(masses) - 1
     borders = [0.0, *sorted(data.draw(st.lists(inner, min_size=count, max_size=count, unique=True))), 1.0]
-    sampler = built_or_none(lambda: stepwell.sampler("table", "linear", masses=masses, borders=borders))
+    sampler = _built(lambda: stepwell.sampler("table", "linear", masses=masses, borders=borders))
     if sampler is not None:
         _assert_sound(sampler, torch.tensor(borders, dtype=torch.float64))
 
@@ -211,13 +211,13 @@ def test_any_parameters_give_an_error_or_sound_weights(
     name: str, process: NoiseProcess, data: st.DataObject
 ) -> None:
     parameters = data.draw(WEIGHTING_PARAMETERS[name], label="parameters")
-    weighting = built_or_none(lambda: stepwell.weighting(name, **parameters))
+    weighting = _built(lambda: stepwell.weighting(name, **parameters))
     if weighting is None:
         return
     # The first and the last uniform that a tick can give, and those between.
     u = torch.cat([torch.tensor([2**-24, 1 - 2**-24]), Tick().uniform("anywhere", 300)])
     for times in (u, process.grid()):
-        weights = built_or_none(lambda times=times: weighting(process, times))
+        weights = _built(lambda times=times: weighting(process, times))
         if weights is not None:
             assert weights.shape == times.shape
             assert weights.isfinite().all()
@@ -233,7 +233,7 @@ def test_any_parameters_give_an_error_or_sound_weights(
 def test_weights_are_defined_at_time_zero(name: str, process: str, prediction: str | None) -> None:
     # [0, 1) includes it, though there a flow has no noise at all.
     over = stepwell.process(process, **({"prediction": prediction} if prediction else {}))
-    weights = built_or_none(lambda: stepwell.weighting(name)(over, torch.zeros(1)))
+    weights = _built(lambda: stepwell.weighting(name)(over, torch.zeros(1)))
     assert weights is None or (weights >= 0).all()
 
 
