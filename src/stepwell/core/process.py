@@ -85,56 +85,14 @@ class NoiseProcess(ABC):
         """The factor on x_u before it enters the network."""
         return torch.ones_like(u)
 
-    def bound_coefficient(self, u: PerExample, variance: str) -> PerExample:
-        """c_t, the factor of the eps loss in the variational bound (Kim et al. 2025, Eq. 7).
-
-        In continuous time -(d log_snr / du) / 2 per thousandth of time (Song et al. 2021b, Theorem 1): the
-        limit of a discrete chain as T grows, whichever variance its reverse steps have.
-        """
-        if not self.has_bound:
-            raise Unsupported(
-                f"the variational bound with variance {variance!r} is a sum over DDPM's discrete chain, "
-                f"which {self!r} does not have: use a weighting of the SNR (min-snr, p2, ...) or none."
-            )
-        return -self.log_snr_rate(u) / (2 * len(self.grid()))
-
-    def alphas_cumprod(self) -> Tensor:
-        """abar [T] of DDPM's chain, in float64."""
-        raise Unsupported(
-            f"{self!r} is not DDPM's discrete chain: use a discrete process (linear, cosine, quadratic, "
-            "scaled-linear)."
-        )
-
-    def betas(self) -> Tensor:
-        """beta [T] of DDPM's chain, in float64."""
-        kept = self.alphas_cumprod()
-        return 1 - kept / torch.cat([kept.new_ones(1), kept[:-1]])
+    def grid(self) -> Tensor:
+        """One u per timestep, or per thousandth of continuous time: [T]."""
+        return centres(self.timesteps or _THOUSAND)
 
     def index(self, u: PerExample) -> PerExample:
         """t = floor(u T), as int64. In float64, since float32 rounds u T up across the border."""
         count = self.timesteps or _THOUSAND
         return (u.to(precise(u)) * count).long().clamp_(0, count - 1)
-
-    def solver(self, name: str) -> str:
-        """The solver of a recipe's `solver=`: `ddim`, its default, means the default of this process."""
-        return self.require_solver(self.solvers[0] if name == "ddim" else name)
-
-    def require_solver(self, name: str) -> str:
-        """The name of a solver that can generate from this process, or an error that lists those that can."""
-        if name not in self.solvers:
-            raise Unsupported(f"solver={name} cannot generate from {self!r}: use {', '.join(self.solvers)}.")
-        return name
-
-    def solver_times(self, steps: int) -> Tensor:
-        """Unit times [steps] from noise towards data, in float64: EDM's noise levels."""
-        ends = torch.tensor([1.0, 0.0], dtype=torch.float64)
-        most, least = torch.exp(-self.log_snr(ends) / 2) ** (1 / _RHO)
-        sigmas = (most + torch.linspace(0, 1, steps, dtype=torch.float64) * (least - most)) ** _RHO
-        return self.at_log_snr(-2 * sigmas.log()).clamp(0, 1)
-
-    def grid(self) -> Tensor:
-        """One u per timestep, or per thousandth of continuous time: [T]."""
-        return centres(self.timesteps or _THOUSAND)
 
     def log_snr(self, u: PerExample) -> PerExample:
         """ln(signal^2 / noise^2); minus infinity where no signal is left."""
@@ -162,6 +120,48 @@ class NoiseProcess(ABC):
         p, q = self.target_mix(u)
         # eps = (a target - p xt) / (a q - s p). For eps prediction that is target itself, also at a = 0.
         return torch.where(p == 0, 1.0, (a / (a * q - s * p)) ** 2)
+
+    def bound_coefficient(self, u: PerExample, variance: str) -> PerExample:
+        """c_t, the factor of the eps loss in the variational bound (Kim et al. 2025, Eq. 7).
+
+        In continuous time -(d log_snr / du) / 2 per thousandth of time (Song et al. 2021b, Theorem 1): the
+        limit of a discrete chain as T grows, whichever variance its reverse steps have.
+        """
+        if not self.has_bound:
+            raise Unsupported(
+                f"the variational bound with variance {variance!r} is a sum over DDPM's discrete chain, "
+                f"which {self!r} does not have: use a weighting of the SNR (min-snr, p2, ...) or none."
+            )
+        return -self.log_snr_rate(u) / (2 * len(self.grid()))
+
+    def alphas_cumprod(self) -> Tensor:
+        """abar [T] of DDPM's chain, in float64."""
+        raise Unsupported(
+            f"{self!r} is not DDPM's discrete chain: use a discrete process (linear, cosine, quadratic, "
+            "scaled-linear)."
+        )
+
+    def betas(self) -> Tensor:
+        """beta [T] of DDPM's chain, in float64."""
+        kept = self.alphas_cumprod()
+        return 1 - kept / torch.cat([kept.new_ones(1), kept[:-1]])
+
+    def solver(self, name: str) -> str:
+        """The solver of a recipe's `solver=`: `ddim`, its default, means the default of this process."""
+        return self.require_solver(self.solvers[0] if name == "ddim" else name)
+
+    def require_solver(self, name: str) -> str:
+        """The name of a solver that can generate from this process, or an error that lists those that can."""
+        if name not in self.solvers:
+            raise Unsupported(f"solver={name} cannot generate from {self!r}: use {', '.join(self.solvers)}.")
+        return name
+
+    def solver_times(self, steps: int) -> Tensor:
+        """Unit times [steps] from noise towards data, in float64: EDM's noise levels."""
+        ends = torch.tensor([1.0, 0.0], dtype=torch.float64)
+        most, least = torch.exp(-self.log_snr(ends) / 2) ** (1 / _RHO)
+        sigmas = (most + torch.linspace(0, 1, steps, dtype=torch.float64) * (least - most)) ** _RHO
+        return self.at_log_snr(-2 * sigmas.log()).clamp(0, 1)
 
 
 def agree(one: NoiseProcess, other: NoiseProcess, *, inputs: bool = False) -> bool:

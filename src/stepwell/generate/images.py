@@ -1,4 +1,4 @@
-"""Images from a network: what is requested, classifier-free guidance, and the way through a solver."""
+"""Generate images with a network: the request, classifier-free guidance, and the loop over batches."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def check_classes(denoiser: nn.Module, labels: tuple[int, ...], guidance: float)
     if not labels:
         raise InvalidParameter(
             f"guidance={guidance:g} needs labels to guide to: "
-            + ("name some." if classes else "the network was trained without, so leave guidance at 1.")
+            + ("name some." if classes else "the network was trained without labels, so leave guidance at 1.")
         )
     if getattr(denoiser, "label_dropout", 1.0) == 0:
         raise InvalidParameter(
@@ -71,7 +71,7 @@ def check_classes(denoiser: nn.Module, labels: tuple[int, ...], guidance: float)
 
 @dataclass(frozen=True)
 class Request:
-    """What to generate."""
+    """The images to generate, and how."""
 
     count: int
     shape: tuple[int, int, int]
@@ -87,7 +87,7 @@ class Request:
     eta: float = 0.0
     """DDIM's noise; 1 is as noisy as DDPM."""
     clip: float | None = 1.0
-    """The largest value of a predicted x0: images lie in [-1, 1]. None: whatever the network says."""
+    """The largest value of a predicted x0: images lie in [-1, 1]. None: no limit."""
     ground_truth: GroundTruth | None = None
     """Super-resolution: the images whose low-resolution versions are enlarged."""
 
@@ -108,10 +108,6 @@ class Request:
     def labels_of(self, indices: Sequence[int]) -> list[int] | None:
         """The classes of some images."""
         return [self.labels[index % len(self.labels)] for index in indices] if self.labels else None
-
-    def channels_of(self, indices: Sequence[int], like: Tensor) -> Tensor | None:
-        """The extra input [B, E, H, W] of some images, on a tensor's device."""
-        return None if self.ground_truth is None else self.ground_truth.channels(indices).to(like)
 
 
 Decode = Callable[[Tensor], Tensor]
@@ -138,14 +134,10 @@ def generate(
 
 def conditioned(denoiser: nn.Module, request: Request, indices: Sequence[int], like: Tensor) -> Network:
     """The network with the labels, guidance and extra input of some images, on a tensor's device."""
-    labels = request.labels_of(indices)
-    return partial(
-        guided,
-        denoiser,
-        labels=None if labels is None else torch.tensor(labels, device=like.device),
-        guidance=request.guidance,
-        channels=request.channels_of(indices, like),
-    )
+    classes, truth = request.labels_of(indices), request.ground_truth
+    labels = None if classes is None else torch.tensor(classes, device=like.device)
+    channels = None if truth is None else truth.channels(indices).to(like)
+    return partial(guided, denoiser, labels=labels, guidance=request.guidance, channels=channels)
 
 
 def make_solver(denoiser: nn.Module, process: NoiseProcess, request: Request) -> DiffusersSolver | OwnSolver:
@@ -153,12 +145,7 @@ def make_solver(denoiser: nn.Module, process: NoiseProcess, request: Request) ->
     check_classes(denoiser, request.labels, request.guidance)
     if not process.is_ddpm:
         return OwnSolver(process, request.solver, request.steps, request.clip)
-    learned_variance = bool(getattr(denoiser, "learned_variance", False))
+    learned = bool(getattr(denoiser, "learned_variance", False))
     return DiffusersSolver(
-        process,
-        request.solver,
-        request.steps,
-        learned_variance=learned_variance,
-        clip=request.clip,
-        eta=request.eta,
+        process, request.solver, request.steps, learned_variance=learned, clip=request.clip, eta=request.eta
     )

@@ -40,8 +40,8 @@ class ImageJob:
     def record(self, count: bool) -> dict[str, Any]:
         """All that a pixel depends on, so not the batch size; with the `count` of images if asked for."""
         request = self.request
-        names = ("shape", "solver", "steps", "seed", "labels", "guidance", "eta", "clip")
-        values = {name: getattr(request, name) for name in (*names, *(["count"] if count else []))}
+        names = ["shape", "solver", "steps", "seed", "labels", "guidance", "eta", "clip"] + ["count"] * count
+        values = {name: getattr(request, name) for name in names}
         values |= {"process": repr(self.process), "weights": weights_digest(self.denoiser.state_dict())}
         if request.ground_truth is not None:
             values["originals"] = str(request.ground_truth)
