@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent.parent
-RECORD = HERE / "benchmarks/records/mutations.json"
+RECORD = HERE / "benchmarks/records/tests/mutations.json"
 LEFT_OUT = shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*_cache", ".hypothesis", "runs", "site")
 SECONDS = 900
 """After which a run of tests counts as failed."""
@@ -111,6 +111,7 @@ def outcome(mutation: Mutation, tree: Path, sound: dict[str, bool]) -> dict[str,
     """What happened to one mutation; `sound` remembers which tests pass without any."""
     path, text, becomes = mutation.place(tree)
     content = path.read_text()
+    compile(content.replace(text, becomes), path, "exec")
     for tests in mutation.tests:
         if tests not in sound:
             sound[tests] = failing_test(tree, tests) is None
@@ -157,6 +158,7 @@ def main() -> int:
                 f"caught by {result['by']}" if result["caught"] else f"SURVIVED {result.get('unsound', '')}"
             )
             print(f"{mutation.name}: {said} ({time.monotonic() - started:.0f} s)", flush=True)
+            options.record.parent.mkdir(parents=True, exist_ok=True)
             options.record.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
     caught = sum(results.get(m.name, {"caught": False})["caught"] for m in chosen)
     print(f"{caught} of {len(chosen)} mutations caught")
