@@ -83,10 +83,13 @@ class Lucidrains:
         from denoising_diffusion_pytorch import GaussianDiffusion, Trainer
 
         from stepwell.data.load import load
-        from stepwell.generate.super_resolution import save_images
+        from stepwell.data.source import to_pixels
+        from stepwell.generate.sheets import as_picture
         from stepwell.models.registry import build_model
 
-        save_images(load("fashion16").train.fetch(torch.arange(3000)), folder / "images")
+        (folder / "images").mkdir(parents=True, exist_ok=True)
+        for index, image in enumerate(to_pixels(load("fashion16").train.examples(torch.arange(3000)))):
+            as_picture(image).save(folder / "images" / f"{index:06d}.png")
         diffusion = GaussianDiffusion(
             Adapter(build_model("tiny", channels=1, image_size=16).network), image_size=16
         )
