@@ -1,4 +1,4 @@
-"""What a probe may use of the training it measures: examples, losses, parameters and Adam's state."""
+"""The interface of a probe, and what it may use of the training it measures."""
 
 from __future__ import annotations
 
@@ -15,11 +15,37 @@ from torch.nn import Parameter
 from stepwell.catalogue import build
 from stepwell.core.density import Density
 from stepwell.core.errors import InvalidParameter, Unsupported
+from stepwell.core.feedback import Signal
 from stepwell.core.process import NoiseProcess
 from stepwell.core.ranks import WorkerGroup
-from stepwell.core.tensors import PerExample
+from stepwell.core.tensors import PerExample, State
 from stepwell.core.tick import Tick
 from stepwell.weightings import Weighting
+
+
+class Probe:
+    """Measures around updates, on every rank, at the steps that its spec names; this one measures nothing.
+
+    The spec comes with every call: a sampler may ask for other times as it learns.
+    """
+
+    def add_batch(self, x0: Tensor, condition: Any, spec: Any, world: int) -> None:
+        """Called with every micro-batch, so that small ones can be pooled."""
+
+    def before(self, context: ProbeContext, spec: Any) -> None:
+        """Called when gradients are ready and the parameters have not moved yet."""
+
+    def after(self, context: ProbeContext, spec: Any) -> Signal | None:
+        """Called after the parameters moved: the measurement, equal on every rank."""
+        return None
+
+    def state_dict(self) -> State:
+        """What the next measurement depends on, except the training."""
+        return {"kind": "no probe"}
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue where `state_dict` was taken."""
+
 
 LossAt = Callable[[Tensor, Tensor, PerExample, Any], PerExample]
 """(x0, noise, u, condition) -> the plain loss of each example, differentiable."""

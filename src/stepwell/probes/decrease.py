@@ -14,11 +14,11 @@ from stepwell.core.feedback import DecreaseSignal
 from stepwell.core.probe import DecreaseSpec
 from stepwell.core.tensors import PerExample, State
 from stepwell.core.tick import Tick
-from stepwell.probes.context import ProbeContext
+from stepwell.probes.context import Probe, ProbeContext
 from stepwell.probes.examples import forked, noise
 
 
-class Decrease:
+class Decrease(Probe):
     """Measures the same examples at the same times with the same noise, and dropout off, twice.
 
     The official code draws noise and dropout afresh after the update (`fresh_noise`, `train_mode`): what it
@@ -28,9 +28,6 @@ class Decrease:
 
     def __init__(self) -> None:
         self._before: _Losses | None = None
-
-    def add_batch(self, x0: Tensor, condition: Any, spec: DecreaseSpec, world: int) -> None:
-        return
 
     def before(self, context: ProbeContext, spec: DecreaseSpec) -> None:
         self._before = _Measurement(context, spec, "before").losses()

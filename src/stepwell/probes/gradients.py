@@ -23,14 +23,14 @@ from stepwell.core.feedback import GradientSignal
 from stepwell.core.probe import GradientSpec
 from stepwell.core.tensors import PerExample, State
 from stepwell.core.tick import stream_key, uniforms
-from stepwell.probes.context import ProbeContext
+from stepwell.probes.context import Probe, ProbeContext
 from stepwell.probes.examples import Pool, between, forked, noise, times
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 
-class Gradients:
+class Gradients(Probe):
     """Measures after the update, so that Adam's preconditioner exists from the first step on.
 
     At most one gradient is held at a time. Dropout stays on, as in training, with random numbers of its own.
@@ -43,9 +43,6 @@ class Gradients:
     def add_batch(self, x0: Tensor, condition: Any, spec: GradientSpec, world: int) -> None:
         self._pool.size = 2 * -(-spec.images // world)
         self._pool.add(x0, condition)
-
-    def before(self, context: ProbeContext, spec: GradientSpec) -> None:
-        return
 
     def after(self, context: ProbeContext, spec: GradientSpec) -> GradientSignal | None:
         """The gradients of the stratum whose turn it is; None until the pool has enough examples."""
