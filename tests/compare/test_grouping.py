@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from stepwell.compare.results import Outcome, group
+from stepwell.compare.results import Outcome
 from stepwell.compare.study import Study
+from stepwell.compare.summary import group
 
 
 def run(**recipe: Any) -> Outcome:

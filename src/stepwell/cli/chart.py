@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepwell.cli.options import check_picture
-from stepwell.compare.views import COLOURS
+from stepwell.compare.report import COLOURS
 from stepwell.core.errors import StepwellError
 
 if TYPE_CHECKING:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stepwell.cli.options import check_picture
-from stepwell.compare.views import Summary
 from stepwell.core.errors import StepwellError
+
+if TYPE_CHECKING:
+    from stepwell.compare.views import Summary
 
 
 def register(verbs: Any) -> None:

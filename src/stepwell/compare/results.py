@@ -1,18 +1,16 @@
-"""Runs as comparisons read them: recipe, evaluations and score; thin records; grouping into workloads."""
+"""Runs as comparisons read them: recipe, evaluations and score; and thin records of them."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from stepwell.compare.study import Study
 from stepwell.core.errors import StepwellError
-from stepwell.recipes.schema import SETTINGS, Recipe
+from stepwell.recipes.schema import Recipe
 from stepwell.runs.directory import ENVIRONMENT, METRICS, RECIPE
 from stepwell.runs.io import write_json
 from stepwell.runs.metrics import loss
@@ -67,6 +65,10 @@ class Outcome:
         """Whether its steps or its seconds are used up."""
         last = self.evaluations[-1]
         return Recipe.from_saved(self.recipe).limit.reached(last["step"], last["seconds"])
+
+    def settings(self, ignored: frozenset[str]) -> tuple[tuple[str, str], ...]:
+        """The settings of its recipe as text, sorted, for comparison with other runs."""
+        return tuple((key, str(value)) for key, value in sorted(self.recipe.items()) if key not in ignored)
 
     def values(self, key: str) -> list[float]:
         """One recorded value over the run's evaluations; NaN where it was not finite."""
@@ -147,7 +149,7 @@ def read_all(paths: Sequence[Path]) -> tuple[list[Outcome], list[LeftOut]]:
             except UnreadableRun as error:
                 left_out.append(LeftOut(str(directory), str(error)))
                 continue
-            same = runs.setdefault(_settings(outcome, frozenset({"out"})), outcome)
+            same = runs.setdefault(outcome.settings(frozenset({"out"})), outcome)
             if same is not outcome:
                 reason = f"the same method, seed and settings as {same.path}."
                 left_out.append(LeftOut(str(directory), reason))
@@ -205,75 +207,3 @@ def thinned(values: Sequence[T], most: int) -> list[T]:
     if count <= most:
         return list(values)
     return [values[round(index * (count - 1) / (most - 1))] for index in range(most)]
-
-
-Grouped = dict[str, dict[str, list[Outcome]]]
-"""Runs by workload, then by method, in the order of their seeds."""
-_COMPARED = frozenset(name for name, setting in SETTINGS.items() if setting.compared)
-"""Settings in which runs of one workload may differ."""
-
-
-def group(runs: Sequence[Outcome], study: Study) -> Grouped:
-    """Runs by the settings that distinguish workloads, methods in the order of the study."""
-    keys = [_settings(run, _COMPARED) for run in runs]
-    if len({(key, run.method, run.seed) for key, run in zip(keys, runs, strict=True)}) < len(runs):
-        # The same method and seed at two learning rates: then the rate is what is compared.
-        keys = [_settings(run, _COMPARED - {"lr", "steps", "seconds"}) for run in runs]
-    every = sorted({name for key in keys for name, _ in key})
-    differing = [name for name in every if len({dict(key).get(name) for key in keys}) > 1]
-    only = _only_name(runs, study)
-    grouped: Grouped = {}
-    for run, key in zip(runs, keys, strict=True):
-        name = _name_in_study(run, study) or _name(dict(key), differing) or only
-        grouped.setdefault(name, {}).setdefault(run.method, []).append(run)
-    ranks = {method: place for place, method in enumerate(study.methods)}
-    return {
-        name: {
-            method: sorted(by_method[method], key=lambda run: run.seed)
-            for method in sorted(by_method, key=lambda method: ranks.get(method, len(ranks)))
-        }
-        for name, by_method in grouped.items()
-    }
-
-
-def _settings(run: Outcome, ignored: frozenset[str]) -> tuple[tuple[str, str], ...]:
-    return tuple((key, str(value)) for key, value in sorted(run.recipe.items()) if key not in ignored)
-
-
-def _name_in_study(run: Outcome, study: Study) -> str:
-    """The one of several workloads of a study whose settings the run has."""
-    names = [
-        name
-        for name, settings in (study.workloads.items() if len(study.workloads) > 1 else ())
-        if all(str(run.recipe.get(key)) == str(value) for key, value in settings.items() if key != "recipe")
-    ]
-    return names[0] if len(names) == 1 else ""
-
-
-def _name(settings: dict[str, str], differing: Sequence[str]) -> str:
-    """The one value that differs, or key=value of several."""
-    if len(differing) == 1 and differing[0] != "lr":
-        return settings.get(differing[0], "")
-    return ", ".join(f"{part}={settings.get(part)}" for part in differing)
-
-
-def _only_name(runs: Sequence[Outcome], study: Study) -> str:
-    """Of a single workload: its name in the study, or its data's."""
-    if len(study.workloads) == 1:
-        return next(iter(study.workloads))
-    return Path(str(runs[0].recipe.get("data", "runs"))).name
-
-
-_TEXTS, _TABLES = ("name", "baseline", "metric", "command"), ("workloads", "against", "judged_by")
-_STUDY_TYPES = dict.fromkeys(_TEXTS, str) | dict.fromkeys(_TABLES, dict) | {"methods": list}
-
-
-def read_study(paths: Sequence[Path]) -> Study:
-    """The first study.json in the directories; an empty study if there is none, or none of ours."""
-    for path in paths:
-        with suppress(OSError, ValueError, AttributeError):
-            content = json.loads((path / STUDY).read_text(encoding="utf-8"))
-            known = {key: value for key, value in content.items() if key in _STUDY_TYPES}
-            if all(isinstance(value, _STUDY_TYPES[key]) for key, value in known.items()):
-                return Study(**known)
-    return Study()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from stepwell.catalogue.find import canonical, names
 from stepwell.catalogue.spec import literal, split_pair
+from stepwell.compare.results import STUDY
 from stepwell.core.errors import StepwellError, unknown
 from stepwell.recipes.method import study_files, workload_files
 from stepwell.recipes.schema import BadRecipe
@@ -75,6 +78,21 @@ class Study:
     def plain(self) -> dict[str, Any]:
         """For JSON."""
         return asdict(self)
+
+
+_SAVED_TEXTS, _SAVED_TABLES = ("name", "baseline", "metric", "command"), ("workloads", "against", "judged_by")
+_SAVED = dict.fromkeys(_SAVED_TEXTS, str) | dict.fromkeys(_SAVED_TABLES, dict) | {"methods": list}
+
+
+def read_study(paths: Sequence[Path]) -> Study:
+    """The first study.json in the directories; an empty study if there is none, or none of ours."""
+    for path in paths:
+        with suppress(OSError, ValueError, AttributeError):
+            content = json.loads((path / STUDY).read_text(encoding="utf-8"))
+            known = {key: value for key, value in content.items() if key in _SAVED}
+            if all(isinstance(value, _SAVED[key]) for key, value in known.items()):
+                return Study(**known)
+    return Study()
 
 
 def load_study(what: str, words: Sequence[str] = ()) -> Study:

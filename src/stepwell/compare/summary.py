@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stepwell.compare.judgement import Judgement, judge, measured, overall_table, workload_table
-from stepwell.compare.results import Grouped, LeftOut, Outcome, group, read_all, read_study
+from stepwell.compare.results import LeftOut, Outcome, read_all
 from stepwell.compare.stats import end, profile, reached
-from stepwell.compare.study import Study
+from stepwell.compare.study import Study, read_study
 from stepwell.compare.verdict import error_rates, verdict
 from stepwell.compare.views import Profile, Summary, Workload, method_view, run_view, shared_settings
 from stepwell.core.errors import StepwellError
+from stepwell.recipes.schema import SETTINGS
 from stepwell.runs.metrics import CURVES, Metric, features_of, loss
 
 FACTORS = tuple(1 + index / 20 for index in range(41))
@@ -53,6 +54,59 @@ def summarise_runs(
         reproduce=_reproduce(study, runs),
         running=not all(run.finished for run in runs),
     )
+
+
+Grouped = dict[str, dict[str, list[Outcome]]]
+"""Runs by workload, then by method, in the order of their seeds."""
+_COMPARED = frozenset(name for name, setting in SETTINGS.items() if setting.compared)
+"""Settings in which runs of one workload may differ."""
+
+
+def group(runs: Sequence[Outcome], study: Study) -> Grouped:
+    """Runs by the settings that distinguish workloads, methods in the order of the study."""
+    keys = [run.settings(_COMPARED) for run in runs]
+    if len({(key, run.method, run.seed) for key, run in zip(keys, runs, strict=True)}) < len(runs):
+        # The same method and seed at two learning rates: then the rate is what is compared.
+        keys = [run.settings(_COMPARED - {"lr", "steps", "seconds"}) for run in runs]
+    every = sorted({name for key in keys for name, _ in key})
+    differing = [name for name in every if len({dict(key).get(name) for key in keys}) > 1]
+    only = _only_name(runs, study)
+    grouped: Grouped = {}
+    for run, key in zip(runs, keys, strict=True):
+        name = _name_in_study(run, study) or _name(dict(key), differing) or only
+        grouped.setdefault(name, {}).setdefault(run.method, []).append(run)
+    ranks = {method: place for place, method in enumerate(study.methods)}
+    return {
+        name: {
+            method: sorted(by_method[method], key=lambda run: run.seed)
+            for method in sorted(by_method, key=lambda method: ranks.get(method, len(ranks)))
+        }
+        for name, by_method in grouped.items()
+    }
+
+
+def _name_in_study(run: Outcome, study: Study) -> str:
+    """The one of several workloads of a study whose settings the run has."""
+    names = [
+        name
+        for name, settings in (study.workloads.items() if len(study.workloads) > 1 else ())
+        if all(str(run.recipe.get(key)) == str(value) for key, value in settings.items() if key != "recipe")
+    ]
+    return names[0] if len(names) == 1 else ""
+
+
+def _name(settings: dict[str, str], differing: Sequence[str]) -> str:
+    """The one value that differs, or key=value of several."""
+    if len(differing) == 1 and differing[0] != "lr":
+        return settings.get(differing[0], "")
+    return ", ".join(f"{part}={settings.get(part)}" for part in differing)
+
+
+def _only_name(runs: Sequence[Outcome], study: Study) -> str:
+    """The name of a single workload: as in the study, or that of its data."""
+    if len(study.workloads) == 1:
+        return next(iter(study.workloads))
+    return Path(str(runs[0].recipe.get("data", "runs"))).name
 
 
 def judgements_of(runs: Sequence[Outcome], study: Study) -> list[Judgement]:

@@ -12,10 +12,6 @@ from stepwell.compare.results import LeftOut, Outcome, thinned
 from stepwell.compare.stats import Ratio, smoothed
 from stepwell.runs.metrics import Metric
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Of methods, in order: Okabe and Ito's, which colour-blind readers can tell apart, without the yellow."""
-ON_DARK = (*COLOURS[:-1], "#F2F2F2")
-"""The same on a dark page."""
 MOST_POINTS, MOST_HEAT_ROWS = 120, 24
 """Of a curve and of a density map; longer ones are thinned."""
 

@@ -13,7 +13,7 @@ from stepwell.cli import chart
 from stepwell.cli.analyze.run_or_workload import add_arguments, moments, plan_of
 from stepwell.cli.options import SPEC, add_command, add_save, output, require_extra
 from stepwell.cli.progress import measuring
-from stepwell.compare.views import COLOURS
+from stepwell.compare.report import COLOURS
 from stepwell.core.errors import StepwellError
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ import json
 import math
 from typing import Any
 
-from stepwell.compare.views import COLOURS, Heat, Summary
+from stepwell.compare.report import COLOURS
+from stepwell.compare.views import Heat, Summary
 
 OCTAVES = 6
 """Densities are clipped to 2^-6 and 2^6 times uniform: one byte each, exact to 3 %."""

@@ -12,9 +12,10 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
+from stepwell.compare.report import COLOURS, ON_DARK
 from stepwell.compare.report.data import chart_data, embedded
 from stepwell.compare.report.tables import swatch, table
-from stepwell.compare.views import COLOURS, ON_DARK, Cell, Sheet, Summary, Table, Workload
+from stepwell.compare.views import Cell, Sheet, Summary, Table, Workload
 
 _PICTURE = re.compile(r"data:image/(png|jpeg|gif|webp);base64,[A-Za-z0-9+/=]+")
 

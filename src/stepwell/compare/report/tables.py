@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping
 from html import escape
 
+from stepwell.compare.report import COLOURS
 from stepwell.compare.stats import Ratio
-from stepwell.compare.views import COLOURS, Cell, Table, cell_text
+from stepwell.compare.views import Cell, Table, cell_text
 
 _WIDTH, _FARTHEST = 132, math.log(4)
 """Of a picture: pixels; and the logarithm of the ratio at its ends, at most."""
