@@ -52,9 +52,9 @@ def sampler(name: str | Spec, process: NoiseProcess | str | Spec | Any, **parame
     return built
 
 
-def as_process(given: NoiseProcess | str | Spec | Any) -> NoiseProcess:
+def as_process(source: NoiseProcess | str | Spec | Any) -> NoiseProcess:
     """A process from itself, its name, NAME:key=value,... or a scheduler object."""
-    return process(given) if isinstance(given, (str, Spec)) else process_from(given)
+    return process(source) if isinstance(source, (str, Spec)) else process_from(source)
 
 
 def _spec(kind: Kind, name: str | Spec, more: Mapping[str, Any]) -> Spec:

@@ -59,7 +59,7 @@ def names(kind: Kind) -> list[str]:
     return [name for of_kind, name in all_entries() if of_kind == kind]
 
 
-def kinds(name: str) -> list[Kind]:
+def kinds_of(name: str) -> list[Kind]:
     """The kinds that have an entry of this name or alias: speed is a sampler and a weighting."""
     return [kind for kind in KINDS if _lookup(kind, name) is not None]
 

@@ -7,7 +7,7 @@ import tomllib
 from typing import TYPE_CHECKING, Any
 
 from stepwell.catalogue.entry import Kind
-from stepwell.catalogue.find import AMBIGUOUS, all_entries, canonical, find
+from stepwell.catalogue.find import AMBIGUOUS, all_entries, canonical, find, kinds_of
 from stepwell.catalogue.spec import Spec, split_pair, split_spec
 from stepwell.cli import chart
 from stepwell.cli.options import SPEC, add_command, add_json, add_save, output, print_json
@@ -88,7 +88,7 @@ def _in_catalogue(name: str) -> bool:
 def _kind_of(name: str) -> Kind:
     kinds: tuple[Kind, ...] = ("sampler", "weighting", "process")
     for kind in kinds:
-        if (kind, canonical(name)) in all_entries() or _is_alias(kind, name):
+        if kind in kinds_of(name):
             return kind
     try:
         find("sampler", name)
@@ -98,10 +98,6 @@ def _kind_of(name: str) -> Kind:
         known = ", ".join(other for of_kind, other in all_entries() if of_kind != "sampler")
         raise UnknownName(f"{error} Weightings and processes: {known}.") from None
     return "sampler"
-
-
-def _is_alias(kind: str, name: str) -> bool:
-    return any(canonical(name) in e.aliases for e in all_entries().values() if e.kind == kind)
 
 
 def _profile(name: str, parameters: dict[str, Any], options: argparse.Namespace) -> Profile:

@@ -86,6 +86,6 @@ def valid_losses(losses: PerExample, feedback: Feedback, learner: object) -> Ten
         where = ", ".join(f"{time:.4f}" for time in u[~finite][:5].tolist())
         raise NonFiniteLoss(
             f"{int((~finite).sum())} of {len(losses)} losses given to {learner!r} are NaN or infinite, at "
-            f"u = {where}. Nothing was learned from this batch: look at the learning rate or the data."
+            f"u = {where}. Nothing was learned from this batch: check the learning rate and the data."
         )
     return finite if feedback.counts is None else finite & feedback.counts

@@ -9,7 +9,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from stepwell.catalogue.entry import Kind
-from stepwell.catalogue.find import all_entries, canonical, find, names
+from stepwell.catalogue.find import canonical, find, kinds_of, names
 from stepwell.catalogue.spec import Spec, split_spec
 from stepwell.core.errors import UnknownName, unknown
 
@@ -74,7 +74,7 @@ def _method(parts: Mapping[Kind, Spec]) -> Method:
 
 def _kind(name: str, taken: bool) -> Kind:
     """Whether a name is a sampler or a weighting; speed is both, a sampler unless one is named already."""
-    kinds: list[Kind] = [kind for kind in METHOD_KINDS if _known(kind, name)]
+    kinds = [kind for kind in METHOD_KINDS if kind in kinds_of(name)]
     if not kinds:
         try:
             find("sampler", name)
@@ -83,11 +83,6 @@ def _kind(name: str, taken: bool) -> Kind:
                 raise
         raise unknown("method", name, method_names())
     return kinds[-1] if taken else kinds[0]
-
-
-def _known(kind: Kind, name: str) -> bool:
-    wanted = canonical(name)
-    return any(e.kind == kind and wanted in (e.name, *e.aliases) for e in all_entries().values())
 
 
 def _from_file(path: Path) -> Method:

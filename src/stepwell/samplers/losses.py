@@ -39,7 +39,7 @@ def loss_root(
 ) -> TimestepSampler:
     """p in proportion to weight x sqrt(mean loss), the norm of the gradient at the network's output.
 
-    It is Neyman's allocation without a probe, if the network's Jacobian is alike at all times.
+    It is Neyman's allocation without a probe, if the network's Jacobian is the same at all times.
     `uniform_share` is the share of draws from the process's reference density.
     """
     borders = log_snr_bins(process, bins)
@@ -163,11 +163,11 @@ class LossSecondMoment(Learner):
         bin_of, order = torch.where(valid, _bins_of(feedback.u, self._borders), bins).sort(stable=True)
         first = torch.searchsorted(bin_of, torch.arange(bins + 2, device=device))
         arrived = first.diff()
-        place = torch.arange(len(bin_of), device=device) - first[bin_of]
+        order_in_bin = torch.arange(len(bin_of), device=device) - first[bin_of]
         # Of more than `history` losses in one bin only the newest stay: the others have no slot.
-        stays = place >= arrived[bin_of] - self._length
+        stays = order_in_bin >= arrived[bin_of] - self._length
         known = torch.cat([self._count, self._count.new_zeros(1)])
-        slot = (known[bin_of] + place) % self._length
+        slot = (known[bin_of] + order_in_bin) % self._length
         rows = torch.where(stays, bin_of, bins)
         padded = torch.cat([self._losses, self._losses.new_zeros(1, self._length)])
         padded[rows, slot] = losses[order].clamp(max=_LARGEST)
@@ -215,7 +215,7 @@ def _log_sigma_width(process: NoiseProcess, borders: Tensor) -> Tensor:
     rate = process.log_snr_rate(process.grid()) / process.timesteps
     known = rate[rate.isfinite() & (rate < 0)]
     if len(known) == 0:
-        # Too few timesteps to tell: all alike.
+        # Too few timesteps: equal widths.
         return borders.diff()
     # The step to a zero-SNR timestep spans an infinite ln sigma; it counts as much as the step before.
     finite = torch.where(rate.isfinite(), rate, known[-1])

@@ -92,11 +92,11 @@ def table(
     return Static(density, f"table({fingerprint(density.borders, density.shares)})")
 
 
-def _numbers(name: str, given: Sequence[float]) -> Tensor:
+def _numbers(name: str, values: Sequence[float]) -> Tensor:
     try:
-        return torch.as_tensor(given, dtype=torch.float64)
+        return torch.as_tensor(values, dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError):
-        raise InvalidParameter(f"{name} must be a list of numbers, not {given!r}.") from None
+        raise InvalidParameter(f"{name} must be a list of numbers, not {values!r}.") from None
 
 
 def _timesteps(process: NoiseProcess, option: str) -> int:

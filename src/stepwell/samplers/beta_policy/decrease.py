@@ -151,7 +151,7 @@ def explained(rows: Tensor, y: Tensor, chosen: Tensor) -> Tensor:
 
 
 def _forward(rows: Tensor, y: Tensor, count: int) -> Tensor:
-    """Each time the column that leaves the smallest residual of y beside those chosen before."""
+    """Greedily: each time the column that leaves the smallest residual of y with those chosen before."""
     x, z = _centred(rows), _centred(y)
     left = torch.zeros_like(x[0], dtype=torch.bool)
     chosen: list[Tensor] = []

@@ -47,7 +47,7 @@ class Rules:
     target: str = "vlb"
     """The paper's L = c_t |eps - eps'|^2, capped; the code's KL gives t = 0 the variance of t = 1, no cap."""
     bits: bool = False
-    """The code's KL is in bits, 1 / ln 2 times as large: matters only beside the entropy."""
+    """The code's KL is in bits, 1 / ln 2 times as large: matters only relative to the entropy."""
     summed: bool = False
     """The paper averages a reward over S; the code adds, which ties the reward's scale to |S|."""
     fresh_noise: bool = False
@@ -55,7 +55,7 @@ class Rules:
     train_mode: bool = False
     """The code leaves dropout on, with another mask after the update: noise again."""
     advantage: bool = True
-    """Neither has a baseline. Without one, what all examples share drowns what tells them apart."""
+    """Neither has a baseline. Without one, the part that all examples share hides their differences."""
     entropy_in_reward: bool = False
     """The code multiplies c H by log pi: a force |H| times the intended one, nothing near the start."""
     continuous: bool = False
@@ -67,7 +67,7 @@ class Rules:
     least_rows: int = 3
     """Rows before S is chosen. The code chooses from 2, where every F is 0/0 and the last timesteps win."""
     grid: int | None = 50
-    """Times in a row of the queue. Neighbours fall alike, so 50 do; None, as in the code: every timestep."""
+    """Times in a row of the queue. Neighbours are alike, so 50 are enough; None, as in the code: all timesteps."""
     hidden: int = 128
     """Of the policy network: 128 in the paper's table, 256 in the code's configuration."""
     largest: int = 8
