@@ -67,7 +67,7 @@ class Rules:
     least_rows: int = 3
     """Rows before S is chosen. The code chooses from 2, where every F is 0/0 and the last timesteps win."""
     grid: int | None = 50
-    """Times in a row of the queue. Neighbours are alike, so 50 are enough; None, as in the code: all timesteps."""
+    """Times in a row of the queue. Neighbours are alike, so 50 are enough; None, as in the code: all."""
     hidden: int = 128
     """Of the policy network: 128 in the paper's table, 256 in the code's configuration."""
     largest: int = 8
