@@ -3,6 +3,7 @@
     python benchmarks/hops.py            # counts; --routes prints who calls whom
 
 A hop is a call from a function of one package into a function of another, with or without torch in between.
+`core` is what packages share (interfaces, densities): hops are also counted as if it were no package at all.
 A route is a pair of packages with at least one hop. The same code makes the same calls: counts are exact.
 """
 
@@ -27,16 +28,19 @@ from stepwell.train import loop
 
 FOLDER = str(Path(stepwell.__file__).parent)
 SMALL = ["model=micro", "batch=8", "evaluate_images=4", "bands=4", "samples=0"]
+IGNORED: set[str] = set()
+"""Packages whose functions count as other people's."""
 Routes = Counter[tuple[str, str]]
 
 
 def package(frame: FrameType) -> str:
-    """The package of stepwell that a frame runs in; empty for other people's code."""
+    """The package of stepwell that a frame runs in; empty for other people's code and ignored packages."""
     name = frame.f_code.co_filename
     if not name.startswith(FOLDER):
         return ""
     first, _, rest = name[len(FOLDER) + 1 :].partition("/")
-    return first if rest else first.removesuffix(".py")
+    name = first if rest else first.removesuffix(".py")
+    return "" if name in IGNORED else name
 
 
 def traced(function: Callable[[], Any]) -> tuple[Any, Routes]:
@@ -116,31 +120,37 @@ def comparison(folder: str) -> Routes:
     return traced(lambda: command(words))[1]
 
 
+def measured() -> dict[str, Routes]:
+    """The routes of everything that is traced, by title."""
+    rows: dict[str, Routes] = {}
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        for method in ("uniform", "neyman"):
+            loops = {"training step": training_steps(method, folder), "attached loop": attached_steps(method)}
+            for title, steps in loops.items():
+                # Probes are due in some steps only: those with the most calls.
+                by_calls = sorted(steps, key=Counter.total)
+                rows[f"{title}, {method}"] = by_calls[0]
+                if method == "neyman":
+                    rows[f"{title}, {method}, with a probe"] = by_calls[-1]
+        rows["comparison of finished runs"] = comparison(folder)
+    return rows
+
+
 def main() -> None:
-    """Trace, and print calls and routes."""
+    """Trace, and print hops and routes."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--routes", action="store_true", help="print who calls whom")
     options = parser.parse_args()
-    rows: dict[str, Routes] = {}
-    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-        for method in ("uniform", "neyman"):
-            for name, steps in (
-                ("training step", training_steps(method, folder)),
-                ("attached loop", attached_steps(method)),
-            ):
-                # Probes are due in some steps only: those with the most calls.
-                by_calls = sorted(steps, key=Counter.total)
-                rows[f"{name}, {method}"] = by_calls[0]
-                if method == "neyman":
-                    rows[f"{name}, {method}, with a probe"] = by_calls[-1]
-        rows["comparison of finished runs"] = comparison(folder)
-    for name, routes in rows.items():
-        print(f"{name:40} {routes.total():6} calls between packages, {len(routes):3} routes")
-        if options.routes:
-            for (caller, callee), count in sorted(routes.items()):
-                print(f"    {caller} -> {callee}  {count}")
+    for ignored in ((), ("core",)):
+        IGNORED.update(ignored)
+        print("without core:" if ignored else "all packages:")
+        for title, routes in measured().items():
+            print(f"  {title:36} {routes.total():5} hops {len(routes):3} routes")
+            if options.routes:
+                for (caller, callee), count in sorted(routes.items()):
+                    print(f"      {caller} -> {callee}  {count}")
 
 
 if __name__ == "__main__":
