@@ -11,8 +11,8 @@ from scipy import stats
 from torch import Tensor
 
 import stepwell
-from stepwell.analyze.estimates import Effort, Estimate, jackknife, t_quantile
-from stepwell.analyze.gain import Gain, gain_of
+from stepwell.analyze.estimates import Effort, Estimate, GradientRounds, jackknife, t_quantile
+from stepwell.analyze.gain import Gain, gain
 from stepwell.core.errors import InvalidParameter, NonFiniteLoss
 from stepwell.core.tick import Tick
 from stepwell.objective import Objective
@@ -44,7 +44,7 @@ def planted(spread: Tensor, means: Tensor, batch: int = 64, rounds: int = 5) -> 
         stratum = torch.searchsorted(BORDERS[1:-1].float(), u, right=True)
         return (means[stratum] + spread.float()[stratum, None] * noise) @ weight
 
-    return gain_of(setup(loss_at, weight), examples, batch, Effort(20, rounds, 8))
+    return gain(GradientRounds(setup(loss_at, weight), examples, Effort(20, rounds, 8)), batch)
 
 
 def test_planted_gradients_give_the_ratio_that_was_planted() -> None:
@@ -113,7 +113,7 @@ def test_a_linear_denoiser_of_gaussian_data(weighting: str) -> None:
     def loss_at(x0: Tensor, noise: Tensor, u: Tensor, condition: Any) -> Tensor:
         return objective(lambda x, time, told: gains * x, x0, noise, u, condition).plain
 
-    found = gain_of(setup(loss_at, gains, weighting), examples, 64, Effort(20, 5, 8))
+    found = gain(GradientRounds(setup(loss_at, gains, weighting), examples, Effort(20, 5, 8)), 64)
     # x_u = a x0 + s eps is standard normal with E[x eps] = s, and one coordinate's gradient is
     # 2 w (g x^2 - eps x) / D: mean 2 w (g - s) / D, variance 4 w^2 (2 (g - s)^2 + 1 - s^2) / D^2.
     u = PROCESS.grid()
@@ -146,13 +146,13 @@ def test_gradients_are_measured_in_adams_metric_once_there_is_one() -> None:
 
     view = setup(loss_at, weight)
     effort = Effort(20, 3, 8)
-    assert gain_of(view, examples, 64, effort).ratio.value == pytest.approx(25 / 41, rel=0.02)
+    assert gain(GradientRounds(view, examples, effort), 64).ratio.value == pytest.approx(25 / 41, rel=0.02)
     view.optimizer.state[weight] = {
         "step": torch.tensor(10**6),
         "exp_avg": torch.zeros(SIZE),
         "exp_avg_sq": torch.where(half, 1.0, 9.0**4),
     }
-    found = gain_of(view, examples, 64, effort)
+    found = gain(GradientRounds(view, examples, effort), 64)
     assert found.metric == "adam"
     assert found.ratio.value == pytest.approx(1.0, abs=0.01)
 
@@ -164,7 +164,7 @@ def test_gradients_that_are_not_finite_are_named() -> None:
         return torch.where(u > 0.9, torch.nan, 1.0) * (noise @ weight)
 
     with pytest.raises(NonFiniteLoss, match=r"not finite between 0\.(85|9)"):
-        gain_of(setup(loss_at, weight), examples, 64, Effort(20, 3, 8))
+        gain(GradientRounds(setup(loss_at, weight), examples, Effort(20, 3, 8)), 64)
 
 
 def test_the_jackknife_of_a_mean_is_students_interval() -> None:

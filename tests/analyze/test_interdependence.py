@@ -13,13 +13,13 @@ from scipy import stats
 from torch import Tensor, nn
 
 import stepwell
-from stepwell.analyze.estimates import Effort
+from stepwell.analyze.estimates import Effort, GradientRounds
 from stepwell.analyze.interdependence import (
     Alignments,
     Continuation,
     Transfer,
     Truncated,
-    alignments_of,
+    alignments,
     transfer,
 )
 from stepwell.core.errors import InvalidParameter, NonFiniteLoss
@@ -99,7 +99,7 @@ def aligned(network: nn.Module, scales: Tensor, effort: Effort, optimizer: Any =
 
     optimizer = optimizer or torch.optim.SGD(network.parameters(), lr=0.1)
     view = ProbeSetup(PROCESS, stepwell.weighting("none"), loss_at, optimizer, network)
-    return alignments_of(view, examples, effort, "adam")
+    return alignments(GradientRounds(view, examples, effort), "adam")
 
 
 def went_on(training: Training, scales: Tensor, *ranges: tuple[float, float]) -> Transfer:

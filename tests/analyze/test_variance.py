@@ -17,8 +17,8 @@ from scipy import stats
 from torch import Tensor
 
 import stepwell
-from stepwell.analyze.estimates import Effort, Estimate
-from stepwell.analyze.variance import Variance, objectives, variance_of
+from stepwell.analyze.estimates import Effort, Estimate, GradientRounds
+from stepwell.analyze.variance import Variance, objectives, variance
 from stepwell.core.errors import UnknownName
 from stepwell.core.tick import Tick
 from stepwell.objective import Objective
@@ -63,7 +63,7 @@ def measured(
     optimizer = optimizer or torch.optim.Adam([weight])
     # Its own weighting must not matter: both objectives are measured, whatever is trained.
     view = ProbeSetup(PROCESS, stepwell.weighting("min-snr"), loss_at, optimizer, None)
-    return variance_of(view, examples, effort, metric)
+    return variance(GradientRounds(view, examples, effort), metric)
 
 
 def averaged(values: Tensor, strata: int) -> Tensor:

@@ -20,6 +20,7 @@ from stepwell.data.batches import Batches
 from stepwell.data.source import ExampleSource
 from stepwell.probes.context import ProbeContext, ProbeSetup, adam_scale
 from stepwell.probes.gradients import Gradients
+from stepwell.samplers.gradients import strata_spec
 from stepwell.train.step import Training
 from stepwell.weightings import Weighting
 
@@ -96,10 +97,57 @@ def probe_setup(training: Training, weighting: Weighting | None = None) -> Probe
     return ProbeSetup(objective.process, weighting, loss_at, training.optimizer, network)
 
 
-def gradient_inputs(
-    training: Training, source: ExampleSource, effort: Effort, weighting: Weighting | None = None
-) -> tuple[ProbeSetup, Examples]:
-    """A training's losses and examples of a source, as gradients are measured with."""
+@dataclass(frozen=True)
+class GradientRounds:
+    """Repeated gradients of some losses in every stratum of time."""
+
+    setup: ProbeSetup
+    examples: Examples
+    effort: Effort = Effort()
+    progress: Progress = no_progress
+
+    def spec(self, metric: str) -> GradientSpec:
+        """The strata and the metric, plain or adam."""
+        return strata_spec(self.setup.process, self.effort.strata, 1, self.effort.images, None, metric)
+
+    def halves(self, spec: GradientSpec) -> Tensor:
+        """[R, K, 2, d]: sketches of the mean gradients of two halves, in every stratum of every round."""
+        probe, sketches = Gradients(), list[Tensor]()
+        total = self.effort.rounds * spec.strata
+        for step in range(total):
+            tick = Tick(step=step)
+            x0, condition = self.examples(tick)
+            probe.add_batch(x0, condition, spec, 1)
+            signal = probe.after(ProbeContext(tick, x0, condition, Alone(), self.setup), spec)
+            assert signal is not None, "every call has as many examples as the probe needs"
+            if not bool(signal.halves.isfinite().all()):
+                low, high = spec.borders[signal.stratum : signal.stratum + 2]
+                raise NonFiniteLoss(f"the gradient is not finite between {low:g} and {high:g} of unit time.")
+            sketches.append(signal.halves.cpu())
+            self.progress(step + 1, total)
+        return torch.stack(sketches).double().reshape(self.effort.rounds, spec.strata, 2, -1)
+
+    def variances(self, halves: Tensor) -> Tensor:
+        """[K]: the trace of the covariance of one example's gradient, from halves [R, K, 2, d]."""
+        one, other = halves.unbind(2)
+        # Half the squared distance of two independent means of n is the variance of one of them.
+        return (one - other).square().sum(-1).mean(0) * (self.effort.images / 2)
+
+    def metric(self, spec: GradientSpec) -> str:
+        """adam: gradients are scaled by Adam's preconditioner, which exists after an update; else plain."""
+        optimizer = self.setup.optimizer
+        scale = adam_scale(optimizer, optimizer.param_groups[0]["params"][0])
+        return "adam" if spec.preconditioned and scale is not None else "plain"
+
+
+def gradient_rounds(
+    training: Training,
+    source: ExampleSource,
+    effort: Effort,
+    weighting: Weighting | None = None,
+    progress: Progress = no_progress,
+) -> GradientRounds:
+    """Gradients of a training in its present state, on images of a source."""
     if len(source) < 2 * effort.images:
         raise InvalidParameter(
             f"{source.name} has {len(source)} images, and two halves of {effort.images} different ones are "
@@ -107,36 +155,5 @@ def gradient_inputs(
         )
     training.network.train()
     batches = Batches(source, 2 * effort.images, stream_key(training.seed, "gain"))
-    return probe_setup(training, weighting), lambda tick: training.encode(batches.at(tick))
-
-
-def half_gradients(
-    setup: ProbeSetup, examples: Examples, spec: GradientSpec, rounds: int, progress: Progress = no_progress
-) -> Tensor:
-    """[R, K, 2, d]: sketches of the mean gradients of two halves, in every stratum of every round."""
-    probe, sketches = Gradients(), list[Tensor]()
-    for step in range(rounds * spec.strata):
-        tick = Tick(step=step)
-        x0, condition = examples(tick)
-        probe.add_batch(x0, condition, spec, 1)
-        signal = probe.after(ProbeContext(tick, x0, condition, Alone(), setup), spec)
-        assert signal is not None, "every call has as many examples as the probe needs"
-        if not bool(signal.halves.isfinite().all()):
-            low, high = spec.borders[signal.stratum : signal.stratum + 2]
-            raise NonFiniteLoss(f"the gradient is not finite between {low:g} and {high:g} of unit time.")
-        sketches.append(signal.halves.cpu())
-        progress(step + 1, rounds * spec.strata)
-    return torch.stack(sketches).double().reshape(rounds, spec.strata, 2, -1)
-
-
-def gradient_variances(halves: Tensor, images: int) -> Tensor:
-    """[K]: the trace of the covariance of one example's gradient, from halves [R, K, 2, d]."""
-    one, other = halves.unbind(2)
-    # Half the squared distance of two independent means of n is the variance of one of them.
-    return (one - other).square().sum(-1).mean(0) * (images / 2)
-
-
-def gradient_metric(setup: ProbeSetup, spec: GradientSpec) -> str:
-    """adam: gradients are scaled by Adam's preconditioner, which exists after an update; else plain."""
-    parameter = setup.optimizer.param_groups[0]["params"][0]
-    return "adam" if spec.preconditioned and adam_scale(setup.optimizer, parameter) is not None else "plain"
+    setup = probe_setup(training, weighting)
+    return GradientRounds(setup, lambda tick: training.encode(batches.at(tick)), effort, progress)

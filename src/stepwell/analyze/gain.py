@@ -13,24 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from stepwell.analyze.estimates import (
-    Effort,
-    Estimate,
-    Examples,
-    Progress,
-    gradient_inputs,
-    gradient_metric,
-    gradient_variances,
-    half_gradients,
-    jackknife,
-    no_progress,
-)
+from stepwell.analyze.estimates import Estimate, GradientRounds, jackknife
 from stepwell.catalogue.find import find
-from stepwell.data.source import ExampleSource
-from stepwell.probes.context import ProbeSetup
-from stepwell.samplers.gradients import strata_spec
-from stepwell.train.step import Training
-from stepwell.weightings import Weighting
 
 
 @dataclass(frozen=True)
@@ -67,39 +51,26 @@ class Gain:
     """
 
 
-def gain(
-    training: Training,
-    source: ExampleSource,
-    batch: int,
-    effort: Effort,
-    weighting: Weighting | None = None,
-    progress: Progress = no_progress,
-) -> Gain:
-    """The gain for a training in its present state, on images of a source; `batch` is over all ranks."""
-    setup, examples = gradient_inputs(training, source, effort, weighting)
-    return gain_of(setup, examples, batch, effort, progress)
-
-
-def gain_of(
-    setup: ProbeSetup, examples: Examples, batch: int, effort: Effort, progress: Progress = no_progress
-) -> Gain:
-    """The gain for any losses with any optimizer."""
-    spec = strata_spec(setup.process, effort.strata, 1, effort.images, None, "adam")
-    shares = setup.process.reference.masses(torch.tensor(spec.borders, dtype=torch.float64)).double()
-    halves = half_gradients(setup, examples, spec, effort.rounds, progress)
+def gain(gradients: GradientRounds, batch: int) -> Gain:
+    """The gain for the measured losses at a batch size (over all ranks)."""
+    spec = gradients.spec("adam")
+    shares = gradients.setup.process.reference.masses(
+        torch.tensor(spec.borders, dtype=torch.float64)
+    ).double()
+    halves = gradients.halves(spec)
     floor = next(p.default for p in find("sampler", "neyman").parameters if p.name == "floor")
 
     def statistic(rounds: Tensor) -> Tensor:
-        return _figures(halves[rounds], shares, effort.images, batch, floor)
+        return _figures(halves[rounds], gradients.variances(halves[rounds]), shares, batch, floor)
 
-    ratio, floored, between, per_signal, images = jackknife(statistic, effort.rounds)
-    spread = gradient_variances(halves, effort.images).sqrt()
+    ratio, floored, between, per_signal, images = jackknife(statistic, gradients.effort.rounds)
+    spread = gradients.variances(halves).sqrt()
     per_signal = per_signal.clamped(0.0, float("inf"))
     return Gain(
         borders=spec.borders,
         spread=tuple((spread / (shares @ spread)).tolist()),
         shares=tuple(shares.tolist()),
-        metric=gradient_metric(setup, spec),
+        metric=gradients.metric(spec),
         batch=batch,
         floor=floor,
         ratio=ratio.clamped(0.0, 1.0),
@@ -111,9 +82,8 @@ def gain_of(
     )
 
 
-def _figures(halves: Tensor, shares: Tensor, images: int, batch: int, floor: float) -> Tensor:
+def _figures(halves: Tensor, variance: Tensor, shares: Tensor, batch: int, floor: float) -> Tensor:
     """[5]: ratio, ratio with a floor, share between strata, |mean|^2 / tr Cov, ratio of images."""
-    variance = gradient_variances(halves, images)
     spread, within = variance.sqrt(), shares @ variance
     mean = shares @ spread
     # The density of the draws relative to even draws; each draw is weighted by its inverse.

@@ -14,24 +14,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from stepwell.analyze.estimates import (
-    MIN_ROUNDS,
-    Effort,
-    Examples,
-    Progress,
-    gradient_metric,
-    half_gradients,
-    jackknife,
-    no_progress,
-)
+from stepwell.analyze.estimates import MIN_ROUNDS, GradientRounds, Progress, jackknife, no_progress
 from stepwell.core import require
 from stepwell.core.density import Density, edges
 from stepwell.core.errors import InvalidParameter, NonFiniteLoss
 from stepwell.core.tick import Tick, stream_key
 from stepwell.pacer import Pacer
-from stepwell.probes.context import ProbeSetup
 from stepwell.probes.examples import between, forked
-from stepwell.samplers.gradients import strata_spec
 from stepwell.samplers.one_density import Static
 from stepwell.train.ema import Ema
 from stepwell.train.learning_rate import Warmup
@@ -192,23 +181,17 @@ class Interdependence:
     alignments: Alignments
 
 
-def alignments_of(
-    setup: ProbeSetup,
-    examples: Examples,
-    effort: Effort,
-    metric: str = "adam",
-    progress: Progress = no_progress,
-) -> Alignments:
-    """The alignments for any losses with any optimizer, under the trained objective."""
-    spec = strata_spec(setup.process, effort.strata, 1, effort.images, None, metric)
-    halves = half_gradients(setup, examples, spec, effort.rounds, progress)
-    product, margin = _matrix_estimates(lambda rounds: _products(halves[rounds]), effort.rounds)
+def alignments(gradients: GradientRounds, metric: str = "adam") -> Alignments:
+    """The alignments for the measured losses, under the trained objective."""
+    spec = gradients.spec(metric)
+    halves = gradients.halves(spec)
+    product, margin = _matrix_estimates(lambda rounds: _products(halves[rounds]), gradients.effort.rounds)
     squares = product.diagonal()
     # A norm whose interval reaches 0 would give a random cosine.
     norms = torch.where(squares > margin.diagonal(), squares, torch.nan).sqrt()
     cosine = (product / (norms[:, None] * norms)).clamp(-1, 1)
-    metric = gradient_metric(setup, spec)
-    return Alignments(spec.borders, metric, _rows(product), _rows(margin), _rows(cosine))
+    matrices = (_rows(matrix) for matrix in (product, margin, cosine))
+    return Alignments(spec.borders, gradients.metric(spec), *matrices)
 
 
 def _products(halves: Tensor) -> Tensor:

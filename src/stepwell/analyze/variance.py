@@ -9,28 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stepwell.analyze.estimates import (
-    Effort,
-    Estimate,
-    Examples,
-    Progress,
-    gradient_inputs,
-    gradient_metric,
-    gradient_variances,
-    half_gradients,
-    jackknife,
-    no_progress,
-)
+from stepwell.analyze.estimates import Estimate, GradientRounds, jackknife
 from stepwell.catalogue import build
 from stepwell.core.errors import Unsupported
 from stepwell.core.probe import GradientSpec
 from stepwell.core.process import NoiseProcess
 from stepwell.core.tensors import PerExample
-from stepwell.data.source import ExampleSource
-from stepwell.probes.context import LossAt, ProbeSetup
+from stepwell.probes.context import LossAt
 from stepwell.runs.metrics import OBJECTIVES
-from stepwell.samplers.gradients import strata_spec
-from stepwell.train.step import Training
 from stepwell.weightings import Weighting
 
 
@@ -60,39 +46,22 @@ class Variance:
     """Examples measured in each stratum."""
 
 
-def variance(
-    training: Training,
-    source: ExampleSource,
-    effort: Effort,
-    metric: str = "plain",
-    progress: Progress = no_progress,
-) -> Variance:
-    """The variance for a training in its present state, which stays as it is."""
-    setup, examples = gradient_inputs(training, source, effort)
-    return variance_of(setup, examples, effort, metric, progress)
-
-
-def variance_of(
-    setup: ProbeSetup,
-    examples: Examples,
-    effort: Effort,
-    metric: str = "plain",
-    progress: Progress = no_progress,
-) -> Variance:
-    """The variance for any losses; both objectives have the same examples, times and noise."""
-    spec = strata_spec(setup.process, effort.strata, 1, effort.images, None, metric)
-    weightings, missing = objectives(setup.process)
+def variance(gradients: GradientRounds, metric: str = "plain") -> Variance:
+    """Variance and loss of both objectives, with the same examples, times and noise."""
+    spec, effort = gradients.spec(metric), gradients.effort
+    # Only the halves' difference is needed, which takes one backward pass instead of two.
+    difference = replace(spec, difference_only=True)
+    weightings, missing = objectives(gradients.setup.process)
     curves: dict[str, Curve] = {}
     for place, (name, weighting) in enumerate(weightings.items()):
 
-        def passed(done: int, total: int, before: int = place) -> None:
-            progress(before * total + done, len(weightings) * total)
+        def progress(done: int, total: int, before: int = place) -> None:
+            gradients.progress(before * total + done, len(weightings) * total)
 
-        # Only the halves' distance is needed, which takes one pass instead of two.
-        difference = replace(spec, difference_only=True)
-        curves[name] = _curve(replace(setup, weighting=weighting), examples, difference, effort, passed)
+        setup = replace(gradients.setup, weighting=weighting)
+        curves[name] = _curve(replace(gradients, setup=setup, progress=progress), difference)
     count = 2 * effort.images * effort.rounds
-    return Variance(spec.borders, curves, missing, gradient_metric(setup, spec), count)
+    return Variance(spec.borders, curves, missing, gradients.metric(spec), count)
 
 
 def objectives(process: NoiseProcess) -> tuple[Mapping[str, Weighting], dict[str, str]]:
@@ -123,15 +92,14 @@ class _Recorded:
         return plain
 
 
-def _curve(
-    setup: ProbeSetup, examples: Examples, spec: GradientSpec, effort: Effort, progress: Progress
-) -> Curve:
+def _curve(gradients: GradientRounds, spec: GradientSpec) -> Curve:
+    setup, rounds = gradients.setup, gradients.effort.rounds
     recorded = _Recorded(setup.loss_at)
-    halves = half_gradients(replace(setup, loss_at=recorded), examples, spec, effort.rounds, progress)
+    halves = replace(gradients, setup=replace(setup, loss_at=recorded)).halves(spec)
     weighted = [plain * setup.weighting(setup.process, u) for u, plain in recorded.calls]
-    losses = torch.stack([each.double().mean().cpu() for each in weighted]).view(effort.rounds, spec.strata)
-    by_round = jackknife(lambda rounds: gradient_variances(halves[rounds], effort.images), effort.rounds)
+    losses = torch.stack([each.double().mean().cpu() for each in weighted]).view(rounds, spec.strata)
+    variances = jackknife(lambda chosen: gradients.variances(halves[chosen]), rounds)
     return Curve(
-        variance=tuple(each.clamped(0.0, float("inf")) for each in by_round),
-        loss=tuple(jackknife(lambda rounds: losses[rounds].mean(0), effort.rounds)),
+        variance=tuple(each.clamped(0.0, float("inf")) for each in variances),
+        loss=tuple(jackknife(lambda chosen: losses[chosen].mean(0), rounds)),
     )

@@ -46,6 +46,7 @@ def register(analyses: Any) -> None:
 def run(options: argparse.Namespace) -> None:
     """Load or train, measure, print."""
     require_extra()
+    from stepwell.analyze.estimates import gradient_rounds
     from stepwell.analyze.gain import gain
     from stepwell.catalogue import build
 
@@ -54,9 +55,8 @@ def run(options: argparse.Namespace) -> None:
     moment = last_moment(options)
     experiment, training, steps = moment
     recipe, started = experiment.recipe, time.monotonic()
-    result = gain(
-        training, experiment.data.train, recipe.batch * recipe.accumulate, effort, weighting, measuring
-    )
+    rounds = gradient_rounds(training, experiment.data.train, effort, weighting, measuring)
+    result = gain(rounds, recipe.batch * recipe.accumulate)
     objective = options.weighting or str(experiment.plan.method.weighting)
     gradients = effort.rounds * effort.strata * 2 * effort.images
     metric = "Adam's metric" if result.metric == "adam" else "the plain metric"

@@ -64,17 +64,17 @@ def run(options: argparse.Namespace) -> None:
     """Load or train, train on each range, compare gradients, print."""
     require_extra()
     chart.check_save(options.save)
-    from stepwell.analyze.estimates import gradient_inputs
-    from stepwell.analyze.interdependence import Continuation, Interdependence, alignments_of, transfer
+    from stepwell.analyze.estimates import gradient_rounds
+    from stepwell.analyze.interdependence import Continuation, Interdependence, alignments, transfer
 
     plan = Continuation(_ranges(options), options.steps, options.repeats)
-    effort = effort_of(options)
     moment = last_moment(options)
-    setup, examples = gradient_inputs(moment.training, moment.experiment.data.train, effort)
-    alignments = alignments_of(setup, examples, effort, options.metric, measuring)
+    train = moment.experiment.data.train
+    gradients = gradient_rounds(moment.training, train, effort_of(options), progress=measuring)
+    aligned = alignments(gradients, options.metric)
     losses = _held_out(moment, options.bands)
     changes = transfer(moment.training, moment.steps, losses, plan, measuring)
-    result = Interdependence(changes, alignments)
+    result = Interdependence(changes, aligned)
     title = f"{moment.title(options.what)}, after {moment.steps} steps"
     values = {"steps": moment.steps, **asdict(result)}
     output(options, values, f"{title}\n\n{_report(result)}", lambda path: _draw(result, title, path))

@@ -54,6 +54,7 @@ def run(options: argparse.Namespace) -> None:
     """Load or train, measure at every moment, print."""
     require_extra()
     chart.check_save(options.save)
+    from stepwell.analyze.estimates import gradient_rounds
     from stepwell.analyze.variance import variance
 
     effort = effort_of(options)
@@ -62,7 +63,8 @@ def run(options: argparse.Namespace) -> None:
     for moment in moments(options, whole_numbers("--at", options.at)):
         data = moment.experiment.data
         source = data.held_out if options.held_out else data.train
-        by_step[moment.steps] = variance(moment.training, source, effort, options.metric, measuring)
+        gradients = gradient_rounds(moment.training, source, effort, progress=measuring)
+        by_step[moment.steps] = variance(gradients, options.metric)
         title = moment.title(options.what)
         last = chart.last_time(moment.experiment.process.timesteps)
     if not by_step:
