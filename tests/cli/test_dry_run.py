@@ -26,7 +26,7 @@ def test_without_data_all_is_counted(capsys: pytest.CaptureFixture[str]) -> None
     assert "data               = 'PATH'" in text
     assert re.search(r"micro: [\d,]+ parameters, examples 3x32x32", text)
     assert "128,000,000 images seen" in text
-    assert "neyman measures with" in text
+    assert "for the probe of neyman" in text
     for part in ("weights", "gradients", "Adam", "EMA", "activations"):
         assert part in text
     for name in ("A100-80GB", "H100-80GB", "RTX 4090", "RTX 3090"):

@@ -142,4 +142,4 @@ def test_dry_run_counts_what_learns(base: Path, tmp_path: Path, capsys: pytest.C
     assert main(["train", "fashion16", *words(tmp_path / "run", **given(base)), "--dry-run"]) == 0
     text = capsys.readouterr().out
     assert f"starts from {base}" in text
-    assert "of them learn (rank 3)" in text
+    assert "of them trained (rank 3)" in text

@@ -16,7 +16,7 @@ from stepwell.recipes.schema import SETTINGS
 from stepwell.runs.metrics import CURVES, Metric, features_of, loss
 
 FACTORS = tuple(1 + index / 20 for index in range(41))
-"""Of performance profiles."""
+"""Factors at which performance profiles are drawn."""
 
 
 def summarise(paths: Sequence[Path]) -> Summary:
@@ -156,7 +156,7 @@ def _workload(
 
 
 def _profiles(grouped: Grouped, study: Study, methods: Sequence[str]) -> tuple[Profile, ...]:
-    """Of the methods that every workload has, over workloads and seeds, by the study's metric."""
+    """Performance profiles of the methods that every workload has, by the study's metric."""
     everywhere = [name for name in methods if all(name in by_method for by_method in grouped.values())]
     baseline = study.baseline_among(next(iter(grouped.values())))
     if len(grouped) < 2 or len(everywhere) < 2 or baseline not in everywhere:

@@ -13,7 +13,7 @@ from stepwell.compare.stats import Ratio, smoothed
 from stepwell.runs.metrics import Metric
 
 MOST_POINTS, MOST_HEAT_ROWS = 120, 24
-"""Of a curve and of a density map; longer ones are thinned."""
+"""Points of a curve and rows of a density map; longer ones are thinned."""
 
 Cell = str | int | float | Ratio | None
 """What a table holds; it becomes text where it is printed."""
@@ -74,7 +74,7 @@ class MethodView:
     """The method that it is judged against; None for the baseline."""
     seeds: tuple[int, ...]
     density: Heat | None
-    """Of its first seed."""
+    """Density map of its first seed."""
     effective_weight: tuple[float, ...]
     """Density times loss weight in equal bins of unit time, mean 1, at the end of its first seed."""
     bands: tuple[float, ...]

@@ -105,9 +105,9 @@ class GenerationCost:
     evaluations: int
     """Per image."""
     batch_seconds: float
-    """Of one evaluation of one batch, guidance included."""
+    """Seconds of one evaluation of one batch, guidance included."""
     seconds: float
-    """Of all images, decoding included, writing not."""
+    """Seconds of all images, decoding included, writing not."""
 
 
 @torch.no_grad()

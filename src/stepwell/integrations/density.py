@@ -23,7 +23,7 @@ class HostDensity:
 
     @property
     def pace(self) -> Pace:
-        """Of the last call: `pace.weight` is for the losses."""
+        """The pace of the last call: `pace.weight` is for the losses."""
         if self._pace is None:
             raise CallOrderError("nothing was drawn yet: call the function before you read its pace.")
         return self._pace

@@ -67,7 +67,7 @@ class Window:
 
     sampler: TimestepSampler
     tick: Tick | None = None
-    """Of the micro-batch drawn last; None before the first."""
+    """Tick of the micro-batch drawn last; None before the first."""
     _draws: list[Draw] = field(default_factory=list)
     _losses: list[PerExample] = field(default_factory=list)
 

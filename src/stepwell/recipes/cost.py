@@ -39,7 +39,7 @@ class Gpu:
         return ideal / 1e12 / utilisation
 
     def hours(self, work: Flops, precision: str) -> tuple[float, float]:
-        """The estimate, from and to."""
+        """Estimated hours, from and to."""
         slow, fast = (self.seconds(work, precision, share) / 3600 for share in UTILISATION)
         return fast, slow
 
@@ -58,7 +58,7 @@ SAMPLES = 50_000
 """Images of an FID, as the field counts them."""
 _FLOAT, _HALF = 4, 2
 INCEPTION = Flops(11.4e9, 0.0)
-"""Of one image at 299 pixels: 5.7 billion multiplications (Szegedy et al. 2016; torchvision's table)."""
+"""FLOPs of one image at 299 pixels: 5.7 billion multiplications (Szegedy et al. 2016; torchvision)."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Cost:
     data_images: int | None = None
     """None: the data are not here."""
     probe: Flops = field(default_factory=lambda: Flops(0.0, 0.0))
-    """Of a step, on average: what the sampler's own measurements add."""
+    """FLOPs that the sampler's probe adds to a step, on average."""
 
     @property
     def recipe(self) -> Recipe:
@@ -81,49 +81,49 @@ class Cost:
 
     @property
     def step(self) -> Flops:
-        """Of an optimizer step."""
+        """FLOPs of an optimizer step."""
         return self.network.training * (self.recipe.batch * self.recipe.accumulate) + self.probe
 
     @property
     def training(self) -> Flops:
-        """Of the whole run on one process; with `seconds` it may end earlier."""
+        """FLOPs of the whole run on one process; with `seconds` it may end earlier."""
         return self.step * self.recipe.steps
 
     @property
     def images(self) -> int:
-        """Seen by all processes."""
+        """Images seen by all processes."""
         return self.recipe.steps * self.recipe.batch * self.recipe.accumulate * self.processes
 
     @property
     def evaluations(self) -> int:
-        """Of the network, for one generated image."""
+        """Network evaluations for one generated image."""
         guided = self.recipe.guidance != 1 and self.recipe.labels
         return SOLVERS[self.plan.solver].evaluations(self.recipe.sample_steps, guided)
 
     @property
     def sampling(self) -> Flops:
-        """Of 50,000 images; decoding of latents not counted."""
+        """FLOPs of generating 50,000 images; decoding of latents not counted."""
         return self.network.forward * (self.evaluations * SAMPLES)
 
     @property
     def held(self) -> dict[str, float]:
         """Bytes that do not depend on the batch."""
         every, learning = self.network.parameters, self.network.learning
-        found = {"weights": _FLOAT * every}
-        found |= {"gradients": _FLOAT * learning, "Adam": 2 * _FLOAT * learning, "EMA": _FLOAT * learning}
+        sizes = {"weights": _FLOAT * every}
+        sizes |= {"gradients": _FLOAT * learning, "Adam": 2 * _FLOAT * learning, "EMA": _FLOAT * learning}
         if self.recipe.precision != "no":
-            found["weights in half precision"] = _HALF * every
-        return {name: float(size) for name, size in found.items()}
+            sizes["weights in half precision"] = _HALF * every
+        return {name: float(size) for name, size in sizes.items()}
 
     @property
     def activations(self) -> tuple[float, float]:
-        """Bytes of one example, from and to: mixed precision keeps between half and all in float32."""
+        """Bytes of one example's activations, from and to: mixed precision halves some of them."""
         most = self.network.activations
         return (most if self.recipe.precision == "no" else most / 2), most
 
     @property
     def memory(self) -> tuple[float, float]:
-        """Bytes on one GPU, from and to; what the allocator and the kernels need beside it not counted."""
+        """Bytes on one GPU, from and to, without the allocator's and the kernels' own."""
         held, (low, high) = sum(self.held.values()), self.activations
         return held + self.recipe.batch * low, held + self.recipe.batch * high
 
@@ -163,7 +163,7 @@ def probe_images(spec: ProbeSpec | None, batch: int, processes: int) -> tuple[in
 
 
 _FILLED = 0.9
-"""Of a GPU's memory: the rest is for the allocator and the kernels."""
+"""Share of a GPU's memory that can be filled: the rest is for the allocator and the kernels."""
 
 
 def text(cost: Cost) -> str:
@@ -173,7 +173,7 @@ def text(cost: Cost) -> str:
 
 def _network(cost: Cost) -> Iterator[str]:
     recipe, shape = cost.recipe, "x".join(map(str, cost.shape))
-    learning = f", {cost.network.learning:,} of them learn (rank {recipe.lora})" if recipe.lora else ""
+    learning = f", {cost.network.learning:,} of them trained (rank {recipe.lora})" if recipe.lora else ""
     yield f"{recipe.model}: {cost.network.parameters:,} parameters{learning}, examples {shape}"
     seen = f"{cost.images:,} images seen"
     if cost.data_images:
@@ -197,7 +197,7 @@ def _work(cost: Cost) -> Iterator[str]:
         f"multiplications), {_flops(network.training)} with backward"
     )
     share = cost.probe.total / (step.total - cost.probe.total)
-    extra = f", of which {cost.recipe.method} measures with {100 * share:.1f} % on top" if share else ""
+    extra = f", {100 * share:.1f} % of it for the probe of {cost.recipe.method}" if share else ""
     yield f"one step of one process: {_flops(step)}{extra}"
     whole = cost.training * cost.processes
     yield f"training: {_flops(whole)}" + (f" on {cost.processes} processes" if cost.processes > 1 else "")

@@ -37,9 +37,9 @@ class Flops:
     """Floating-point operations, a multiplication and an addition being two."""
 
     convolution: float
-    """Of convolutions, which torch lets run in TF32 by default."""
+    """Convolutions, which torch runs in TF32 by default."""
     other: float
-    """Of matrix products, which it does not."""
+    """Matrix products, which it does not."""
 
     @property
     def total(self) -> float:
@@ -61,9 +61,9 @@ class NetworkCount:
     learning: int
     """Parameters that are trained: all of them, or adapters."""
     forward: Flops
-    """Of one example."""
+    """Forward pass of one example."""
     training: Flops
-    """Of one example, forward and backward."""
+    """Forward and backward pass of one example."""
     activations: float
     """Bytes an example that the backward pass needs, in float32."""
 

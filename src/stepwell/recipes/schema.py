@@ -53,7 +53,7 @@ def one_of(*choices: str) -> Constraint:
 
 @dataclass(frozen=True)
 class Setting:
-    """What is known of a setting beside its value."""
+    """A setting: its types, meaning, constraint, and what a change of it means."""
 
     name: str
     types: tuple[type, ...]

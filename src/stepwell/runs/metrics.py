@@ -29,7 +29,7 @@ class Metric:
     unit: str = ""
     higher_is_better: bool = False
     heading: str = ""
-    """Of the column with its ratios in a comparison; empty: it has none."""
+    """Heading of its ratios in a comparison; empty: it has none."""
     of_images: bool = False
     """Measured on generated images: the verdict mentions it beside a win."""
     needs: str = ""

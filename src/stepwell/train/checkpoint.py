@@ -137,7 +137,7 @@ def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def steps(folder: Path) -> Iterator[int]:
-    """Of which steps there are checkpoints, in no order."""
+    """The steps of the checkpoints in a folder, in no order."""
     for path in folder.iterdir() if folder.is_dir() else ():
         matched = _NAME.fullmatch(path.name)
         if matched:

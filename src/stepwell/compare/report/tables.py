@@ -11,7 +11,7 @@ from stepwell.compare.stats import Ratio
 from stepwell.compare.views import Cell, Table, cell_text
 
 _WIDTH, _FARTHEST = 132, math.log(4)
-"""Of a picture: pixels; and the logarithm of the ratio at its ends, at most."""
+"""Width of a picture in pixels; and the logarithm of the ratio at its ends, at most."""
 
 
 def table(content: Table, colours: Mapping[str, int], name: str) -> str:

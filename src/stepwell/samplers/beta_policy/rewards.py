@@ -69,13 +69,13 @@ class Rules:
     grid: int | None = 50
     """Times in a row of the queue. Neighbours are alike, so 50 are enough; None, as in the code: all."""
     hidden: int = 128
-    """Of the policy network: 128 in the paper's table, 256 in the code's configuration."""
+    """Width of the policy network: 128 in the paper's table, 256 in the code's configuration."""
     largest: int = 8
     """Pixels of a side that the policy sees: 8 cost a third of the time of the code's 32, or less."""
     floor: float = 0.1
     """Share of the objective's own draws. Without it a noisy reward may starve a timestep for good."""
     bounds: Bounds = field(default_factory=lambda: Bounds(least=0.5, most=32.0))
-    """Of a and b: at most a fifth of all draws is one of 1000 timesteps. The code has none."""
+    """Largest a and b: at most a fifth of all draws is one of 1000 timesteps. The code has none."""
 
     def reward(self, rewards: Tensor) -> PerExample:
         """One reward per example [B] from those at S [B, |S|]."""
