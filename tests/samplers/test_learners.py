@@ -78,7 +78,8 @@ def test_the_second_moment_keeps_the_newest_losses_of_each_bin(
         roots = [math.sqrt(sum(loss**2 for loss in ring) / history) for ring in rings]
         masses = [m * max(root, 1e-30) for m, root in zip(measure.tolist(), roots, strict=True)]
         expected = [mass / sum(masses) for mass in masses] if all(full) else [1 / bins] * bins
-        assert sampler.masses(edges(bins)).tolist() == pytest.approx(expected, rel=1e-4, abs=1e-7)
+        # Its borders are float32, which moves a bin of 6 by up to 2e-7.
+        assert sampler.masses(edges(bins)).tolist() == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
 
 def test_the_second_moment_forgets_in_the_order_of_arrival() -> None:
