@@ -21,7 +21,7 @@ FORBIDDEN = {
     "core/tick.py": "stepwell.samplers.static",  # a layer above
     "core/errors.py": "stepwell.core.require",  # a cycle
     "pacer/window.py": "numpy",
-    "runs/limit.py": "torch",
+    "runs/io.py": "torch",
     "integrations/edm.py": "stepwell.models.unet",  # would need diffusers
     "evaluate/bands.py": "accelerate",
     "cli/export.py": "diffusers",

@@ -1,1 +1,1 @@
-"""What can be said about a model and its data before or after training; returns data, draws nothing."""
+"""Measurements of a model and its data before or after training; they return data and draw nothing."""

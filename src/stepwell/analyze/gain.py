@@ -54,9 +54,8 @@ class Gain:
 def gain(gradients: GradientRounds, batch: int) -> Gain:
     """The gain for the measured losses at a batch size (over all ranks)."""
     spec = gradients.spec("adam")
-    shares = gradients.setup.process.reference.masses(
-        torch.tensor(spec.borders, dtype=torch.float64)
-    ).double()
+    borders = torch.tensor(spec.borders, dtype=torch.float64)
+    shares = gradients.setup.process.reference.masses(borders).double()
     halves = gradients.halves(spec)
     floor = next(p.default for p in find("sampler", "neyman").parameters if p.name == "floor")
 

@@ -123,7 +123,7 @@ def panels(count: int, width: float, height: float, margin: float = 0.0) -> tupl
 
 
 def time_axes(axes: Any, bottom: float | None = 0.0) -> None:
-    """The common look of a chart over unit time."""
+    """Limits, grid and spines of a chart over unit time."""
     axes.set_xlim(0, 1)
     if bottom is not None:
         axes.set_ylim(bottom=bottom)

@@ -28,7 +28,11 @@ def register(verbs: Any) -> None:
     """Add the verb to the command line."""
     description = "Encode images once to train on their latents, or describe images or latents."
     verb = verbs.add_parser(
-        "data", help="encode images to latents, or describe data", description=description
+        "data",
+        help="encode images to latents, or describe data",
+        description=description,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     what = verb.add_subparsers(dest="what", metavar="WHAT", required=True)
     encode = add_command(

@@ -143,7 +143,7 @@ def copy_recipe(options: argparse.Namespace) -> None:
     if options.name not in recipes:
         raise unknown("recipe", options.name, recipes)
     if options.file.suffix != ".toml":
-        raise StepwellError(f"{options.file} must end in .toml, which tells files from names.")
+        raise StepwellError(f"{options.file} must end in .toml, so that it is not taken for a name.")
     if options.file.exists():
         raise StepwellError(f"{options.file} exists already: choose another name.")
     try:

@@ -1,4 +1,4 @@
-"""Encode images to a folder of latents; an interrupted encode continues, a damaged shard is made again."""
+"""Encode images to a folder of latents; an interrupted encode continues, a damaged shard is encoded again."""
 
 from __future__ import annotations
 

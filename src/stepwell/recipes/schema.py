@@ -11,7 +11,7 @@ from typing import Any
 from stepwell.core.errors import StepwellError, unknown
 from stepwell.generate.solvers import SOLVERS
 from stepwell.models.registry import MODELS
-from stepwell.runs.limit import Limit
+from stepwell.runs.directory import Limit
 
 TRACKERS = ("tensorboard", "wandb", "trackio", "aim", "mlflow", "comet_ml", "clearml", "dvclive", "swanlab")
 """The trackers that accelerate knows; each is also the name of its package."""

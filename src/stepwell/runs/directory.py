@@ -1,4 +1,4 @@
-"""A run is a directory: recipe, environment, metrics, checkpoints, samples."""
+"""A run is a directory: recipe, environment, metrics, checkpoints, samples; and when a run is over."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TextIO
@@ -16,6 +17,18 @@ from typing import Any, TextIO
 from stepwell.runs.io import finite, write_json
 
 RECIPE, ENVIRONMENT, METRICS = "recipe.json", "environment.json", "metrics.jsonl"
+
+
+@dataclass(frozen=True)
+class Limit:
+    """How long a run trains: optimizer steps, or training seconds if those are used up first."""
+
+    steps: int
+    seconds: float | None = None
+
+    def reached(self, step: int, seconds: float) -> bool:
+        """Whether a run is over after `step` steps and this much training time."""
+        return step >= self.steps or (self.seconds is not None and seconds >= self.seconds)
 
 
 class RunError(Exception):

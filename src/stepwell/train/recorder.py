@@ -12,8 +12,7 @@ import torch
 
 from stepwell.core.density import centres
 from stepwell.core.errors import StepwellError
-from stepwell.runs.directory import Run
-from stepwell.runs.limit import Limit
+from stepwell.runs.directory import Limit, Run
 from stepwell.train import checkpoint
 from stepwell.train.sampler_warnings import SamplerWarnings
 from stepwell.train.step import StepReport, Training
