@@ -110,7 +110,7 @@ def _measured(entry: Entry, meta: Mapping[str, Any]) -> str:
     if found:
         parts.append(
             "Ratios, with 95 % intervals over seeds; below 1 is better. An interval that holds 1 decides "
-            "nothing. [How results are earned](../../results.md), [all records](../../results/records.md)."
+            "nothing. [How results are measured](../../results.md), [all records](../../results/records.md)."
         )
     return "\n\n".join(parts)
 

@@ -82,3 +82,13 @@ def test_only_fences_that_mean_something_are_used(path: Path) -> None:
 def test_files_and_folders_that_the_readme_names_exist() -> None:
     for path in re.findall(r"`((?:src|docs|benchmarks)[\w/.]*)`", README.read_text()):
         assert (ROOT / path).exists(), path
+
+
+OUR_PAGES = (README, ROOT / "CONTRIBUTING.md", *DOCS.glob("*.md"), *(DOCS / "decisions").glob("*.md"))
+
+
+@pytest.mark.parametrize("path", OUR_PAGES, ids=lambda path: path.name)
+def test_python_files_that_pages_name_exist(path: Path) -> None:
+    """As `train/step.py`, below the package or the repository; NAME stands for a new one."""
+    for name in re.findall(r"`(\w+/[\w/]+\.py)`", path.read_text()):
+        assert "NAME" in name or any((root / name).is_file() for root in (ROOT / "src/stepwell", ROOT)), name
