@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +36,8 @@ def evaluations(values: Sequence[float], every: int = 10, slow: float = 1.0) -> 
 def outcome(values: Sequence[float], method: str = "uniform", seed: int = 0, **more: Any) -> Outcome:
     """An outcome that was never on disk."""
     records = evaluations(values, slow=more.pop("slow", 1.0))
-    recipe = asdict(Recipe(method=method, seed=seed, steps=records[-1]["step"]))
-    return Outcome(Path(f"{method}-{seed}"), {**recipe, **more}, tuple(records))
+    recipe = Recipe(method=method, seed=seed, **{"steps": records[-1]["step"], **more})
+    return Outcome(Path(f"{method}-{seed}"), recipe, tuple(records))
 
 
 def write_run(
@@ -48,7 +47,7 @@ def write_run(
     score = more.pop("score", {"fashion16_features": {"frechet_distance": 10 * values[-1]}})
     run = outcome(values, method, seed, **more)
     path.mkdir(parents=True)
-    (path / "recipe.json").write_text(json.dumps(run.recipe))
+    (path / "recipe.json").write_text(json.dumps(run.recipe.values()))
     (path / "score.json").write_text(json.dumps(score))
     (path / "environment.json").write_text(json.dumps({"command": ["stepwell", "train", method], "cores": 2}))
     lines = [json.dumps({"kind": "train", "step": 1, "loss": 1.0}), *map(json.dumps, run.evaluations)]

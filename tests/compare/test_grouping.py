@@ -8,10 +8,11 @@ from typing import Any
 from stepwell.compare.results import Outcome
 from stepwell.compare.study import Study
 from stepwell.compare.summary import group
+from stepwell.recipes.schema import Recipe
 
 
 def run(**recipe: Any) -> Outcome:
-    return Outcome(Path("run"), {"method": "uniform", "seed": 0, "process": "linear", **recipe}, ())
+    return Outcome(Path("run"), Recipe(**recipe), ())
 
 
 def test_a_study_has_names_for_its_workloads() -> None:

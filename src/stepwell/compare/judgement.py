@@ -92,7 +92,7 @@ def workload_table(
     by_method = {judgement.method: judgement for judgement in judgements}
     rows = []
     for method, own in runs.items():
-        rates = sorted({f"{run.recipe.get('lr', math.nan):g}" for run in own})
+        rates = sorted({f"{run.recipe.lr:g}" for run in own})
         ends = [[end(run, loss.key) for run in own] for loss in losses]
         scores = [[metric.read(run.score) for run in own] for metric in compared]
         plain = [_mean_finite(values) for values in (*ends, *scores)]
@@ -105,7 +105,7 @@ def workload_table(
 
 def measured(runs: Sequence[Outcome]) -> list[Metric]:
     """The compared metrics that such runs have."""
-    return [m for m in COMPARED if not m.needs or any(run.recipe.get(m.needs) for run in runs)]
+    return [m for m in COMPARED if not m.needs or any(getattr(run.recipe, m.needs) for run in runs)]
 
 
 def _ratios(judgement: Judgement | None, compared: Sequence[Metric]) -> tuple[Cell, ...]:

@@ -43,7 +43,7 @@ class Outcome:
     """One run, finished or not."""
 
     path: Path
-    recipe: dict[str, Any]
+    recipe: Recipe
     evaluations: tuple[dict[str, Any], ...]
     score: dict[str, Any] = field(default_factory=dict)
     """Measured at the end: bits per dimension, distances, PSNR."""
@@ -53,22 +53,23 @@ class Outcome:
     @property
     def method(self) -> str:
         """The recipe's method."""
-        return str(self.recipe["method"])
+        return self.recipe.method
 
     @property
     def seed(self) -> int:
         """The recipe's seed."""
-        return int(self.recipe["seed"])
+        return self.recipe.seed
 
     @property
     def finished(self) -> bool:
         """Whether its steps or its seconds are used up."""
         last = self.evaluations[-1]
-        return Recipe.from_saved(self.recipe).limit.reached(last["step"], last["seconds"])
+        return self.recipe.limit.reached(last["step"], last["seconds"])
 
     def settings(self, ignored: frozenset[str]) -> tuple[tuple[str, str], ...]:
         """The settings of its recipe as text, sorted, for comparison with other runs."""
-        return tuple((key, str(value)) for key, value in sorted(self.recipe.items()) if key not in ignored)
+        values = sorted(self.recipe.values().items())
+        return tuple((key, str(value)) for key, value in values if key not in ignored)
 
     def values(self, key: str) -> list[float]:
         """One recorded value over the run's evaluations; NaN where it was not finite."""
@@ -78,15 +79,15 @@ class Outcome:
 
 def read(path: Path) -> Outcome:
     """The outcome of a run directory, or an error that says why it has none."""
-    recipe = _object(path, RECIPE)
-    missing = [key for key in ("method", "seed", "steps") if key not in recipe]
+    settings = _object(path, RECIPE)
+    missing = [key for key in ("method", "seed", "steps") if key not in settings]
     if missing:
         raise UnreadableRun(f"{path / RECIPE} has no {', '.join(missing)}: another program wrote it.")
     evaluations, warnings = _metrics(path)
     if not evaluations:
         raise UnreadableRun(f"{path} has no evaluation yet: train it with evaluate_every= above 0.")
     more = [_object(path, name) if (path / name).exists() else {} for name in (SCORE, ENVIRONMENT)]
-    return Outcome(path, recipe, evaluations, more[0], more[1], warnings)
+    return Outcome(path, Recipe.from_saved(settings), evaluations, more[0], more[1], warnings)
 
 
 def _object(path: Path, name: str) -> dict[str, Any]:
@@ -184,7 +185,7 @@ def write_record(outcome: Outcome, place: Path) -> None:
     write_json(place / ENVIRONMENT, outcome.environment)
     write_json(place / SCORE, _rounded(outcome.score))
     # Last: a record with a recipe is complete.
-    write_json(place / RECIPE, {**outcome.recipe, "out": ""})
+    write_json(place / RECIPE, {**outcome.recipe.values(), "out": ""})
 
 
 def _thin(record: dict[str, Any], with_density: bool) -> dict[str, Any]:

@@ -90,7 +90,7 @@ def _name_in_study(run: Outcome, study: Study) -> str:
     names = [
         name
         for name, settings in (study.workloads.items() if len(study.workloads) > 1 else ())
-        if all(str(run.recipe.get(key)) == str(value) for key, value in settings.items() if key != "recipe")
+        if run.recipe.has({key: value for key, value in settings.items() if key != "recipe"})
     ]
     return names[0] if len(names) == 1 else ""
 
@@ -106,7 +106,7 @@ def _only_name(runs: Sequence[Outcome], study: Study) -> str:
     """The name of a single workload: as in the study, or that of its data."""
     if len(study.workloads) == 1:
         return next(iter(study.workloads))
-    return Path(str(runs[0].recipe.get("data", "runs"))).name
+    return Path(runs[0].recipe.data).name
 
 
 def judgements_of(runs: Sequence[Outcome], study: Study) -> list[Judgement]:

@@ -15,7 +15,7 @@ from stepwell.compare.stats import end
 from stepwell.compare.study import EACH, Study
 from stepwell.core.errors import StepwellError
 from stepwell.evaluate.extractors import extractor
-from stepwell.recipes.load import load, saved_recipe
+from stepwell.recipes.load import load
 from stepwell.recipes.plan import Plan
 from stepwell.recipes.run import safe_name
 from stepwell.recipes.schema import DEFINES_RESULT, BadRecipe, Recipe
@@ -45,10 +45,10 @@ class Trial:
         """The finished run with exactly these settings, if there is one."""
         for folder in self.folders:
             try:
-                saved, outcome = saved_recipe(folder), read(folder)
-            except (StepwellError, UnreadableRun):
+                outcome = read(folder)
+            except UnreadableRun:
                 continue
-            same = saved is not None and saved.agrees(self.recipe, DEFINES_RESULT)
+            same = outcome.recipe.agrees(self.recipe, DEFINES_RESULT)
             if same and outcome.finished and (outcome.score or not self.scored):
                 return outcome
         return None

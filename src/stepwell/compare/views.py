@@ -10,6 +10,7 @@ from typing import Any
 
 from stepwell.compare.results import LeftOut, Outcome, thinned
 from stepwell.compare.stats import Ratio, smoothed
+from stepwell.recipes.schema import Recipe
 from stepwell.runs.metrics import Metric
 
 MOST_POINTS, MOST_HEAT_ROWS = 120, 24
@@ -230,11 +231,11 @@ def _finite(value: float) -> float | None:
     return float(f"{value:.5g}") if math.isfinite(value) else None
 
 
-def shared_settings(recipes: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def shared_settings(recipes: Sequence[Recipe]) -> dict[str, Any]:
     """The settings that all recipes share."""
-    first = recipes[0]
+    first = recipes[0].values()
     return {
         key: value
         for key, value in first.items()
-        if key != "out" and all(recipe.get(key) == value for recipe in recipes)
+        if key != "out" and all(getattr(recipe, key) == value for recipe in recipes)
     }

@@ -193,6 +193,12 @@ class Recipe:
         """Whether two recipes have the same values of some settings."""
         return all(getattr(self, name) == getattr(other, name) for name in names)
 
+    def has(self, settings: Mapping[str, Any]) -> bool:
+        """Whether it has these values, of any spelling (`from`, 1 for 1.0)."""
+        return all(
+            str(getattr(self, SPELLINGS.get(key, key), None)) == str(value) for key, value in settings.items()
+        )
+
     @classmethod
     def from_saved(cls, values: Mapping[str, Any]) -> Recipe:
         """The recipe of a recipe.json of any version: settings that it lacks have their defaults."""
