@@ -23,7 +23,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent.parent
 RECORD = HERE / "benchmarks/records/tests/mutations.json"
-LEFT_OUT = shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*_cache", ".hypothesis", "runs", "site")
+LEFT_OUT = shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*_cache", ".hypothesis", "site")
 SECONDS = 900
 """After which a run of tests counts as failed."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,26 @@ def test_training_lowers_the_held_out_loss(tmp_path: Path) -> None:
     small_run(tmp_path / "run", steps=40, batch=16, evaluate_every=40, checkpoint_every=40)
     first, last = (r for r in records_without_clock(tmp_path / "run") if r["kind"] == "evaluation")
     assert last["objective/none"] < 0.7 * first["objective/none"]
+
+
+def test_the_loss_is_corrected_and_averaged_over_micro_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, corrected = loop.train_step, []
+
+    def checked(training: Any, step: int) -> Any:
+        sampler = copy.deepcopy(training.pacer.sampler)
+        report = real(training, step)
+        assert report.u.shape == (2 * 8,)
+        # linear's reference is uniform: the correction is 1 / density.
+        expected = (report.losses / sampler.density(report.u)).mean()
+        torch.testing.assert_close(report.loss, expected, rtol=1e-4, atol=0)
+        corrected.append(abs(float(expected / report.losses.mean()) - 1))
+        return report
+
+    monkeypatch.setattr(loop, "train_step", checked)
+    small_run(tmp_path / "run", steps=4, accumulate=2)
+    assert max(corrected) > 1e-3, "otherwise no correction would show"
 
 
 def test_the_clock_stands_still_while_paused(monkeypatch: pytest.MonkeyPatch) -> None:
