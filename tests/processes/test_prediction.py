@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import stepwell
+from stepwell.catalogue.find import WEIGHTINGS
 from stepwell.core.errors import UnknownName
 from stepwell.core.prediction import MIXES, SPELLINGS, convert
 
@@ -151,3 +152,12 @@ def test_convert_of_v_is_defined_where_no_signal_is_left():
 def test_a_prediction_that_a_process_does_not_have_is_an_error(name, prediction):
     with pytest.raises(UnknownName, match="Known: "):
         stepwell.process(name, prediction=prediction)
+
+
+@pytest.mark.parametrize("prediction", ["v", "x0"])
+@pytest.mark.parametrize("name", [entry.name for entry in WEIGHTINGS if entry.name != "none"])
+def test_a_weighting_is_stated_on_eps_and_converted_to_what_is_predicted(name, prediction):
+    over = "vp" if name == "likelihood" else "linear"
+    eps, other = stepwell.process(over), stepwell.process(over, prediction=prediction)
+    u, weighting = eps.grid(), stepwell.weighting(name)
+    torch.testing.assert_close(weighting(other, u), weighting(eps, u) * other.eps_factor(u))
