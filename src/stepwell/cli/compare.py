@@ -9,7 +9,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from stepwell.cli.options import require_extra
+from stepwell.cli.options import add_command, add_json, require_extra
 from stepwell.core.errors import StepwellError
 from stepwell.runs.io import finite
 
@@ -30,12 +30,13 @@ Run the same command again after a stop: only what is missing runs. Every run is
 
 def register(verbs: Any) -> None:
     """Add the verb to the command line."""
-    verb = verbs.add_parser(
+    verb = add_command(
+        verbs,
         "compare",
+        run,
         help="train several methods over several seeds and say which one wins",
         description="Train workloads x methods x seeds, score every run, and report which method wins.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        examples=_EXAMPLES,
     )
     verb.add_argument(
         "study", metavar="STUDY|WORKLOAD", help="a name that `stepwell ls` prints, or a .toml file"
@@ -52,8 +53,7 @@ def register(verbs: Any) -> None:
     )
     verb.add_argument("--report", type=Path, metavar="FILE.html", help="write the report too")
     verb.add_argument("--dry-run", action="store_true", help="list the runs, and which are there already")
-    verb.add_argument("--json", action="store_true", help="the summary, for programs")
-    verb.set_defaults(run=run)
+    add_json(verb)
 
 
 def run(options: argparse.Namespace) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.cli import evaluate_sets
-from stepwell.cli.options import require_extra
+from stepwell.cli.options import add_command, add_json, require_extra
 from stepwell.core.errors import StepwellError
 from stepwell.runs.directory import RECIPE
 from stepwell.runs.metrics import LOSS, SCORED, features_of, loss
@@ -33,12 +33,13 @@ continues where it was and a reference is computed once. They can be deleted at 
 
 def register(verbs: Any) -> None:
     """Add the verb to the command line."""
-    verb = verbs.add_parser(
+    verb = add_command(
+        verbs,
         "evaluate",
+        run,
         help="score a run, or compare two sets of images",
         description=__doc__,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        examples=_EPILOG,
     )
     verb.add_argument("directory", type=Path, metavar="RUN|IMAGES", help="a run directory, or images")
     verb.add_argument(
@@ -48,15 +49,14 @@ def register(verbs: Any) -> None:
         "-n", "--generated", type=int, default=None, metavar="COUNT",
         help="run: images to generate (1000; 0: none); sets: images of each, evenly spread (all)",
     )  # fmt: skip
-    verb.add_argument("--json", action="store_true", help="for programs")
+    add_json(verb)
     of_run = verb.add_argument_group("of a run")
     of_run.add_argument("--steps", type=int, default=None, help="denoising steps; by default the recipe's")
     of_run.add_argument(
         "--checkpoint", type=int, metavar="STEP", help="the weights after this step (default: the newest)"
     )
-    of_run.add_argument("--raw", action="store_true", help="the last weights instead of their moving average")
+    of_run.add_argument("--raw", action="store_true", help="use the raw weights instead of EMA")
     evaluate_sets.add_options(verb.add_argument_group("of two sets"))
-    verb.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> None:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepwell.cli.options import check_picture
+from stepwell.cli.options import add_command, check_picture
 from stepwell.core.errors import StepwellError
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def register(verbs: Any) -> None:
     """Add the verb to the command line."""
-    verb = verbs.add_parser("report", help="write runs as one HTML page", description=__doc__)
+    verb = add_command(verbs, "report", run, help="write runs as one HTML page", description=__doc__)
     verb.add_argument(
         "directories", nargs="+", type=Path, metavar="DIR", help="a run, or a directory of runs"
     )
@@ -23,7 +23,6 @@ def register(verbs: Any) -> None:
     verb.add_argument(
         "--grids", type=Path, metavar="FILE.png", help="also the images of every method from the same noise"
     )
-    verb.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> None:

@@ -6,7 +6,7 @@ import argparse
 import os
 from typing import TYPE_CHECKING, Any
 
-from stepwell.cli.options import require_extra
+from stepwell.cli.options import add_command, require_extra
 
 if TYPE_CHECKING:
     from stepwell.recipes.plan import Plan
@@ -28,19 +28,19 @@ Run the same command again to resume: the result is bit for bit that of a run ne
 
 def register(verbs: Any) -> None:
     """Add the verb to the command line."""
-    verb = verbs.add_parser(
+    verb = add_command(
+        verbs,
         "train",
+        run,
         help="train a workload with a method",
         description="Train a workload, shipped or a .toml of your own, with any method and settings.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        examples=_EXAMPLES,
     )
     verb.add_argument("workload", help="a name that `stepwell ls workloads` prints, or a .toml file")
     verb.add_argument("settings", nargs="*", metavar="key=value", help="method, data, steps, lr, out, ...")
     verb.add_argument("--dry-run", action="store_true", help="print the resolved recipe and what it costs")
     verb.add_argument("--inexact", action="store_true", help="resume with other processes or data")
     verb.add_argument("--settings", action="store_true", dest="explain", help="list every setting and stop")
-    verb.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> None:
