@@ -72,19 +72,8 @@ def resolved(tree: Path, word: str) -> str:
 
 def failing_test(tree: Path, tests: str) -> str | None:
     """The first test that fails, None if all pass."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-x",
-        "-q",
-        "-n",
-        "0",
-        "-m",
-        "not slow",
-        "-p",
-        "no:cacheprovider",
-    ]
+    options = "-x -q -rfE -n 0 -m 'not slow' -p no:cacheprovider"
+    command = [sys.executable, "-m", "pytest", *shlex.split(options)]
     variables = {"PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
     try:
         done = subprocess.run(
