@@ -154,7 +154,7 @@ def main() -> None:
             rates = chosen_rates(study, tuning_trials(study, places.out, places.records))
         else:
             progress = StudyProgress()
-            rates = run_study(study, places, progress.begin, progress.hear)
+            rates = run_study(study, places, progress.begin, progress.on_event)
         summary = summary_of(study, rates, places)
         keep_tables(study, summary, judgements_of(outcomes(study, rates, places), study))
         print("\n".join(summary.verdict), flush=True)
