@@ -101,8 +101,8 @@ def test_sampler_settings(workload: str, method: str) -> None:
     plan = load(workload, ["data=/some/folder", f"method={method}"])
     sampler: Any = plan.sampler()
     rate, hidden = POLICIES[workload, method]
-    assert sampler._policy._rule.learning_rate == pytest.approx(rate)
-    assert sampler._policy._rule.clip == 1.0
+    assert sampler._policy._settings.learning_rate == pytest.approx(rate)
+    assert sampler._policy._settings.clip == 1.0
     assert isinstance(sampler.probe, DecreaseSpec)
     assert sampler.probe.every_steps == 40, "f_S"
     assert len(sampler.probe.subset) == 3, "|S|"
