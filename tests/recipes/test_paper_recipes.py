@@ -106,7 +106,7 @@ def test_sampler_settings(workload: str, method: str) -> None:
     assert isinstance(sampler.probe, DecreaseSpec)
     assert sampler.probe.every_steps == 40, "f_S"
     assert len(sampler.probe.subset) == 3, "|S|"
-    assert sampler._credit._choice.queue == 20, "|Q|"
+    assert sampler._credit._length == 20, "|Q|"
     assert sampler._credit._entropy == 1e-2
     x0 = torch.zeros((2, *shape_of(plan.recipe)))
     sampler.draw(x0, Tick(0, 0, 0, 0, 1))
