@@ -105,8 +105,8 @@ def test_approximation_of_a_run(run: Path, tmp_path: Path, capsys: pytest.Captur
     text = said(capsys, "approximation", str(run), *QUICK, "--save", str(picture))
     assert f"{run}: neyman+min-snr on linear, after 4 steps" in text
     assert "12 updates at 6 timesteps each" in text
-    assert "correlation of the mean over S with the whole decrease" in text
-    assert "With |S| = 3 the mean over S correlates with the whole decrease by" in text
+    assert "correlation of the mean over S with the total decrease" in text
+    assert "With |S| = 3 the mean over S correlates with the total decrease by" in text
     assert picture.read_bytes().startswith(PNG)
     found = told(capsys, "approximation", str(run), *QUICK)
     assert found == told(capsys, "approximation", str(run), *QUICK), "the same run gives the same numbers"
