@@ -27,6 +27,7 @@ from stepwell.samplers.losses import (
     info_noise,
     log_snr_bins,
     loss_ema,
+    loss_root,
     loss_second_moment,
 )
 
@@ -50,6 +51,21 @@ def _told(batch: Iterable[tuple[int, float]], borders: Tensor) -> Feedback:
     index, losses = zip(*batch, strict=True)
     middle = ((borders[1:] + borders[:-1]) / 2).float()
     return feedback(middle[list(index)], torch.tensor(losses))
+
+
+# loss-root
+
+
+def test_the_root_is_of_the_loss_and_the_weight_counts_in_full() -> None:
+    """p_k ~ width_k w_k sqrt(L_k): the weight is outside of the root, because it scales the gradient."""
+    process = stepwell.process("linear")
+    borders = log_snr_bins(process, 4)
+    losses, weights = torch.tensor([4.0, 1.0, 0.25, 0.01]), torch.tensor([1.0, 3.0, 0.5, 20.0])
+    sampler = loss_root(process, bins=4, decay=0.5, uniform_share=0.0)
+    middle = ((borders[1:] + borders[:-1]) / 2).float()
+    sampler.learn(Feedback(Tick(), middle, losses, weights * losses))
+    expected = borders.diff() * (weights * losses.sqrt()).double()
+    assert torch.allclose(sampler.masses(borders), expected / expected.sum(), atol=1e-6)
 
 
 # loss-second-moment
