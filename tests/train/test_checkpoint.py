@@ -42,6 +42,7 @@ def test_tensors_keep_their_bits_dtypes_and_shapes(tmp_path: Path) -> None:
     found = checkpoint.load(path)
     assert found.info == {"step": 5}
     assert torch.equal(found.tree["a"], tree["a"])
+    assert found.tree["b"][0] == 7, "tensors of one list have names of their own"
     assert found.tree["b"][1].dtype == torch.bfloat16
     assert found.tree[3]["empty"].shape == (0, 2)
 
