@@ -81,7 +81,7 @@ class ProbeContext:
     """One update: the micro-batch drawn last, and how to compute losses at other times."""
 
     tick: Tick
-    """Of the micro-batch drawn last."""
+    """Tick of the micro-batch drawn last."""
     x0: Tensor
     """[B, ...]: its examples."""
     condition: Any

@@ -143,7 +143,7 @@ def _inside(power: Tensor, other: Tensor, logs: Tensor) -> Tensor:
 
 
 def _logs(near: Tensor, far: Tensor) -> Tensor:
-    """Of bins [near, far] [k]: ln far, ln(near / far), ln(1 - middle), and the bend, as [4, k].
+    """Terms of bins [near, far] [k]: ln far, ln(near / far), ln(1 - middle), and the bend, as [4, k].
 
     The centre of mass depends on the power law: the bend moves ln(1 - middle) there, to second order.
     """
