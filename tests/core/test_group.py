@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from gloo import leave
 from synthetic import profile
 from torch import distributed as dist
 from torch import multiprocessing
@@ -78,7 +79,7 @@ def _work(rank: int, folder: str) -> None:
         "learners": {name: _trained(name, group) for name in LEARNERS},
     }
     torch.save(results, Path(folder) / f"{rank}.pt")
-    dist.destroy_process_group()
+    leave()
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from autoencoders import MeanOfTiles
+from gloo import leave
 from torch import distributed as dist
 from torch import multiprocessing
 from torch.nn import functional as F
@@ -257,7 +258,7 @@ def _work(rank: int, folder: str) -> None:
     encoder = MeanOfTiles()
     make(Path(folder) / "two", encoder=encoder)
     torch.save(encoder.seen, Path(folder) / f"{rank}.pt")
-    dist.destroy_process_group()
+    leave()
 
 
 @pytest.mark.full

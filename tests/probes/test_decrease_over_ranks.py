@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from gloo import leave
 from small_context import Seen, examples, network
 from torch import Tensor, multiprocessing, nn
 from torch import distributed as dist
@@ -72,7 +73,7 @@ def _work(rank: int, folder: str) -> None:
         "sharded": _signals(_sharded(), group),
     }
     torch.save(found, Path(folder) / f"{rank}.pt")
-    dist.destroy_process_group()
+    leave()
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from gloo import leave
 from small_context import examples, network
 from torch import Tensor, multiprocessing, nn
 from torch import distributed as dist
@@ -113,7 +114,7 @@ def _work(rank: int, folder: str) -> None:
     for kind in ("ddp", "fsdp"):
         found[kind] = {name: _trained(name, *_wrapped(kind), group) for name in SAMPLERS}
     torch.save(found, Path(folder) / f"{rank}.pt")
-    dist.destroy_process_group()
+    leave()
 
 
 @pytest.fixture(scope="module")
