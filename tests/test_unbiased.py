@@ -32,7 +32,10 @@ ROUNDING = 2e-6  # learners keep their masses in float32
 
 PROCESSES = ("linear", "cosine", "flow", "edm")
 WEIGHTINGS = ("none", "min-snr")
-PAIRS = (("linear", "none"), ("edm", "min-snr"), ("cosine", "min-snr"), ("flow", "none"))
+PAIRS = (
+    *(("linear", "none"), ("edm", "min-snr"), ("cosine", "min-snr"), ("flow", "none")),
+    *(("linear", "min-snr"), ("edm", "none"), ("cosine", "none"), ("flow", "min-snr")),
+)
 SAMPLERS = [name for kind, name in all_entries() if kind == "sampler"]
 LEARNERS = [name for (kind, name), entry in all_entries().items() if kind == "sampler" and entry.learns]
 NEEDED = {"table": {"masses": [1.0, 4.0, 2.0, 0.5]}}
@@ -43,11 +46,11 @@ HEAVY_TAILED = ("logit-normal", "laplace", "log-normal-sigma", "info-noise", "gr
 
 
 def on_processes(names):
-    """Every name on a process that counts and on a continuous one; on the other two with `make test-all`."""
+    """Every name on a process that counts and on a continuous one; every crossing with `make test-all`."""
     for number, name in enumerate(names):
         for place, pair in enumerate(PAIRS):
             quick = place in ((0, 1), (2, 3))[number % 2]
-            yield case(name, *pair, quick=quick, id=f"{name}-{pair[0]}")
+            yield case(name, *pair, quick=quick, id="-".join((name, *pair)))
 
 
 def build(name, process, **parameters):

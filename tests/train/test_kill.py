@@ -69,8 +69,8 @@ def _killed_and_resumed(tmp_path: Path, kills: int) -> None:
 
 
 @pytest.mark.full
-def test_three_kills_leave_no_trace(tmp_path: Path) -> None:
-    _killed_and_resumed(tmp_path, 3)
+def test_five_kills_leave_no_trace(tmp_path: Path) -> None:
+    _killed_and_resumed(tmp_path, 5)
 
 
 @pytest.mark.slow
