@@ -6,16 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stepwell.compare.curves import comparable, end_ratio, same_loss_ratio, to_end_ratio
 from stepwell.compare.results import Outcome
-from stepwell.compare.stats import (
-    Ratio,
-    area_ratio,
-    end,
-    end_ratio,
-    geometric_mean,
-    paired,
-    time_ratio,
-)
+from stepwell.compare.stats import Ratio, geometric_mean, paired
 from stepwell.compare.views import Cell, Table
 from stepwell.runs.metrics import SCORED, Metric
 
@@ -33,55 +26,78 @@ class Judgement:
     metric: Metric
     """The held-out loss that it is judged by."""
     images: Ratio
-    """To the other method's final smoothed loss, relative to the other's own."""
+    """Images for the same loss; no mean where the curves are too flat to say."""
     seconds: Ratio
+    """Training seconds for the same loss."""
+    images_to_end: Ratio
+    """Images to the other method's final loss: lower than `images` where the lead grows. Not symmetric."""
     end: Ratio
-    area: Ratio
+    """Final loss."""
     scores: dict[str, Ratio]
-    """By the key of each compared metric; without seeds where it was not measured."""
-    per_seed: tuple[float, ...]
+    """By the key of each compared metric; without seeds where it was not measured alike."""
+    per_seed: dict[int, float]
     """The ratios behind `images`."""
+
+    @property
+    def decisive(self) -> Ratio:
+        """What the verdict is by: images for the same loss, or the final loss where the curves do not say."""
+        return self.end if self.images.missed else self.images
 
 
 def judge(workload: str, runs: Sequence[Outcome], others: Sequence[Outcome], metric: Metric) -> Judgement:
-    """All ratios of one method's runs to another's."""
+    """All ratios of one method's runs to another's, on the seeds whose runs can be compared."""
     by_seed = {run.seed: run for run in others}
     pairs = [(run, by_seed[run.seed]) for run in runs if run.seed in by_seed]
-    images = tuple(time_ratio(run, other, metric.key, "images") for run, other in pairs)
+    pairs = [(run, other) for run, other in pairs if comparable(run, other)]
+    images = {run.seed: same_loss_ratio(run, other, metric.key) for run, other in pairs}
     return Judgement(
         workload,
         runs[0].method,
         others[0].method,
         metric,
-        paired(images),
-        paired([time_ratio(run, other, metric.key, "seconds") for run, other in pairs]),
-        paired([end_ratio(run, other, metric.key) for run, other in pairs]),
-        paired([area_ratio(run, other, metric.key) for run, other in pairs]),
+        paired(list(images.values()), TOO_FLAT),
+        paired([same_loss_ratio(run, other, metric.key, "seconds") for run, other in pairs], TOO_FLAT),
+        paired([to_end_ratio(run, other, metric.key) for run, other in pairs]),
+        paired([end_ratio(run, other, metric.key) for run, other in pairs], "diverged"),
         {scored.key: _score_ratio(pairs, scored) for scored in COMPARED},
         images,
     )
 
 
+TOO_FLAT = "curves do not say"
+"""Instead of a ratio of images, where the runs have no losses in common or have flattened out."""
+
+
 def _score_ratio(pairs: Sequence[tuple[Outcome, Outcome]], metric: Metric) -> Ratio:
-    errors = [[metric.error(metric.read(run.score)) for run in pair] for pair in pairs]
-    return paired([own / other for own, other in errors if math.isfinite(own) and other > 0])
+    """Of values that were measured alike, after equally long runs."""
+    alike = [
+        (metric.error(metric.read(run.score)), metric.error(metric.read(other.score)))
+        for run, other in pairs
+        if run.recipe.limit == other.recipe.limit and metric.measured_alike(run.score, other.score)
+    ]
+    return paired([own / other for own, other in alike if math.isfinite(own) and other > 0])
 
 
 def over_workloads(judgements: Sequence[Judgement], method: str) -> Ratio:
-    """The geometric mean of the images to the target over all workloads, on the seeds they share."""
+    """The geometric mean over all workloads of the images for the same loss, on the seeds they share."""
     per_workload = [judgement.per_seed for judgement in judgements if judgement.method == method]
-    every = [ratio for ratios in per_workload for ratio in ratios]
-    missed = sum(not math.isfinite(ratio) for ratio in every)
+    seeds = sorted(set.intersection(*map(set, per_workload)))
+    ratios = [[by_seed[seed] for seed in seeds] for by_seed in per_workload]
+    missed = sum(not math.isfinite(ratio) for each in ratios for ratio in each)
     if missed:
-        return Ratio(math.inf, math.nan, math.inf, math.inf, len(every), missed)
-    fewest = min(map(len, per_workload))
-    return geometric_mean([ratios[:fewest] for ratios in per_workload])
+        total = len(seeds) * len(ratios)
+        return Ratio(math.inf, math.nan, math.inf, math.inf, total, missed, TOO_FLAT)
+    return geometric_mean(ratios)
 
 
 CAPTION = (
-    "Ratios to the method in the second column, with 95 % intervals; below 1 is better. Target: that "
-    "method's final smoothed value in what is judged by. Then plain values at the end, mean over seeds."
+    "Ratios to the method in the second column, with 95 % intervals; below 1 is better. The verdict is by the "
+    "images for the same loss. Then plain values of the last evaluation, mean over seeds."
 )
+
+
+RATIOS = ("images for same loss", "seconds for same loss", "images to other's end", "end")
+"""Headings of the ratios of learning curves."""
 
 
 def workload_table(
@@ -93,13 +109,13 @@ def workload_table(
     rows = []
     for method, own in runs.items():
         rates = sorted({f"{run.recipe.lr:g}" for run in own})
-        ends = [[end(run, loss.key) for run in own] for loss in losses]
+        ends = [[run.values(loss.key)[-1] for run in own] for loss in losses]
         scores = [[metric.read(run.score) for run in own] for metric in compared]
         plain = [_mean_finite(values) for values in (*ends, *scores)]
         rows.append((method, *_ratios(by_method.get(method), compared), len(own), ", ".join(rates), *plain))
-    ratios = ("images to target", "seconds to target", "end", "area", *(m.heading for m in compared))
     values = (metric.column for metric in (*losses, *compared))
-    columns = ("method", "against", "judged by", *ratios, "seeds", "learning rate", *values)
+    headings = (metric.heading for metric in compared)
+    columns = ("method", "against", "judged by", *RATIOS, *headings, "seeds", "learning rate", *values)
     return Table(CAPTION, columns, tuple(rows))
 
 
@@ -110,8 +126,8 @@ def measured(runs: Sequence[Outcome]) -> list[Metric]:
 
 def _ratios(judgement: Judgement | None, compared: Sequence[Metric]) -> tuple[Cell, ...]:
     if judgement is None:
-        return (None,) * (6 + len(compared))
-    curves = (judgement.images, judgement.seconds, judgement.end, judgement.area)
+        return (None,) * (2 + len(RATIOS) + len(compared))
+    curves = (judgement.images, judgement.seconds, judgement.images_to_end, judgement.end)
     scores = [judgement.scores[metric.key] for metric in compared]
     known = [ratio if ratio.seeds else None for ratio in scores]
     return (judgement.against, judgement.metric.title, *curves, *known)
@@ -123,7 +139,7 @@ def _mean_finite(values: Sequence[float]) -> float | None:
 
 
 def overall_table(judgements: Sequence[Judgement]) -> Table:
-    """Every method's images to the target: the geometric mean over workloads, and each workload."""
+    """Every method's images for the same loss: the geometric mean over workloads, and each workload."""
     workloads = list(dict.fromkeys(judgement.workload for judgement in judgements))
     images = {(judgement.method, judgement.workload): judgement.images for judgement in judgements}
     rows = []
@@ -131,7 +147,5 @@ def overall_table(judgements: Sequence[Judgement]) -> Table:
         each = [images.get((judgement.method, workload)) for workload in workloads]
         mean = None if None in each else over_workloads(judgements, judgement.method)
         rows.append((judgement.method, judgement.against, judgement.metric.title, mean, *each))
-    caption = (
-        "Images to the other method's final value, over its own: geometric mean over workloads, and each."
-    )
+    caption = "Images for the same loss over the other method's: geometric mean over workloads, and each."
     return Table(caption, ("method", "against", "judged by", "all workloads", *workloads), tuple(rows))

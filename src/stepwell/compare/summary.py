@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from stepwell.compare.curves import final, reached
+from stepwell.compare.grouping import Grouped, caveats, group
 from stepwell.compare.judgement import Judgement, judge, measured, overall_table, workload_table
 from stepwell.compare.results import LeftOut, Outcome, read_all
-from stepwell.compare.stats import end, profile, reached
+from stepwell.compare.stats import profile
 from stepwell.compare.study import Study, read_study
 from stepwell.compare.verdict import error_rates, verdict
 from stepwell.compare.views import Profile, Summary, Workload, method_view, run_view, shared_settings
 from stepwell.core.errors import StepwellError
-from stepwell.recipes.schema import SETTINGS
 from stepwell.runs.metrics import CURVES, Metric, features_of, loss
 
 FACTORS = tuple(1 + index / 20 for index in range(41))
@@ -41,7 +42,7 @@ def summarise_runs(
     return Summary(
         title=study.name or title,
         verdict=tuple(verdict(together, primary)),
-        notes=(*error_rates(together), *_notes(runs)),
+        notes=(*error_rates(together), *_notes(runs), *_caveats(grouped, study)),
         metrics=tuple(losses),
         workloads=tuple(
             _workload(name, by_method, judgements[name], losses, methods, study)
@@ -54,59 +55,6 @@ def summarise_runs(
         reproduce=_reproduce(study, runs),
         running=not all(run.finished for run in runs),
     )
-
-
-Grouped = dict[str, dict[str, list[Outcome]]]
-"""Runs by workload, then by method, in the order of their seeds."""
-_COMPARED = frozenset(name for name, setting in SETTINGS.items() if setting.compared)
-"""Settings in which runs of one workload may differ."""
-
-
-def group(runs: Sequence[Outcome], study: Study) -> Grouped:
-    """Runs by the settings that distinguish workloads, methods in the order of the study."""
-    keys = [run.settings(_COMPARED) for run in runs]
-    if len({(key, run.method, run.seed) for key, run in zip(keys, runs, strict=True)}) < len(runs):
-        # The same method and seed at two learning rates: then the rate is what is compared.
-        keys = [run.settings(_COMPARED - {"lr", "steps", "seconds"}) for run in runs]
-    every = sorted({name for key in keys for name, _ in key})
-    differing = [name for name in every if len({dict(key).get(name) for key in keys}) > 1]
-    only = _only_name(runs, study)
-    grouped: Grouped = {}
-    for run, key in zip(runs, keys, strict=True):
-        name = _name_in_study(run, study) or _name(dict(key), differing) or only
-        grouped.setdefault(name, {}).setdefault(run.method, []).append(run)
-    ranks = {method: place for place, method in enumerate(study.methods)}
-    return {
-        name: {
-            method: sorted(by_method[method], key=lambda run: run.seed)
-            for method in sorted(by_method, key=lambda method: ranks.get(method, len(ranks)))
-        }
-        for name, by_method in grouped.items()
-    }
-
-
-def _name_in_study(run: Outcome, study: Study) -> str:
-    """The one of several workloads of a study whose settings the run has."""
-    names = [
-        name
-        for name, settings in (study.workloads.items() if len(study.workloads) > 1 else ())
-        if run.recipe.has({key: value for key, value in settings.items() if key != "recipe"})
-    ]
-    return names[0] if len(names) == 1 else ""
-
-
-def _name(settings: dict[str, str], differing: Sequence[str]) -> str:
-    """The one value that differs, or key=value of several."""
-    if len(differing) == 1 and differing[0] != "lr":
-        return settings.get(differing[0], "")
-    return ", ".join(f"{part}={settings.get(part)}" for part in differing)
-
-
-def _only_name(runs: Sequence[Outcome], study: Study) -> str:
-    """The name of a single workload: as in the study, or that of its data."""
-    if len(study.workloads) == 1:
-        return next(iter(study.workloads))
-    return Path(runs[0].recipe.data).name
 
 
 def judgements_of(runs: Sequence[Outcome], study: Study) -> list[Judgement]:
@@ -129,6 +77,16 @@ def _judgements(workload: str, runs: dict[str, list[Outcome]], study: Study) -> 
         if own and others and against != method and _recorded(metric, [*own, *others]):
             judgements.append(judge(workload, own, others, metric))
     return judgements
+
+
+def _caveats(grouped: Grouped, study: Study) -> list[str]:
+    """What could not be compared, or only in part."""
+    sentences = []
+    for name, by_method in grouped.items():
+        for method, own in by_method.items():
+            others = by_method.get(study.against_of(method, by_method), own)
+            sentences += [f"{name}: {each}" if len(grouped) > 1 else each for each in caveats(own, others)]
+    return sentences
 
 
 def _workload(
@@ -169,7 +127,7 @@ def _profiles(grouped: Grouped, study: Study, methods: Sequence[str]) -> tuple[P
             for name in names
         ]
         for seed in sorted(set.intersection(*map(set, by_seed))):
-            target = end(by_seed[0][seed], metric.key)
+            target = final(by_seed[0][seed], metric.key)
             for place, runs in enumerate(by_seed):
                 times[place].append(reached(runs[seed], metric.key, target, "seconds"))
     if not times[0]:
@@ -188,8 +146,8 @@ _NETWORKS = {
 
 def _notes(runs: Sequence[Outcome]) -> list[str]:
     notes = [
-        "Losses are held out, of the averaged weights, each the mean of three evaluations. Seconds are of "
-        "training alone: evaluation and saving do not count.",
+        "Losses are held out, of the averaged weights; a final loss is the mean over the last tenth of "
+        "training. Seconds are of training alone: evaluation and saving do not count.",
     ]
     features = sorted({features_of(run.score) for run in runs} - {""})
     notes += [
@@ -198,7 +156,9 @@ def _notes(runs: Sequence[Outcome]) -> list[str]:
         if name in _NETWORKS
     ]
     if len(features) > 1:
-        notes.append(f"Runs were compared on different features ({', '.join(features)}).")
+        notes.append(
+            f"Runs were scored on different features ({', '.join(features)}): only equal ones are compared."
+        )
     notes += [metric.note for metric in measured(runs) if metric.note]
     unfinished = sum(not run.finished for run in runs)
     if unfinished:

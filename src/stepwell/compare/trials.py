@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -10,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.catalogue.build import weighting
+from stepwell.compare.curves import final
 from stepwell.compare.results import BASE, TUNING, Outcome, UnreadableRun, read
-from stepwell.compare.stats import end
 from stepwell.compare.study import EACH, Study
 from stepwell.core.errors import StepwellError
 from stepwell.evaluate.extractors import extractor
@@ -107,7 +108,9 @@ def chosen_rates(study: Study, trials: Sequence[Trial]) -> dict[str, float]:
         if outcome is not None:
             method = trial.recipe.method
             key = f"{trial.workload}/{method}" if each else method
-            ends.setdefault(key, {})[trial.recipe.lr] = end(outcome, study.metric_of(method).key)
+            end = final(outcome, study.metric_of(method).key)
+            # A rate at which the run diverged is the last to be chosen.
+            ends.setdefault(key, {})[trial.recipe.lr] = end if math.isfinite(end) else math.inf
     return {key: min(rates, key=rates.__getitem__) for key, rates in ends.items()}
 
 

@@ -43,50 +43,63 @@ def _overall(judgements: Sequence[Judgement], metric: Metric, workloads: int) ->
     winners = {method: mean for method, mean in means.items() if mean.lower}
     if not winners:
         return (
-            f"Over {workloads} workloads no method surely needs fewer images to its baseline's "
+            f"Over {workloads} workloads no method surely needs fewer images than its baseline for the same "
             f"{metric.title}."
         )
     best = min(winners, key=lambda method: winners[method].mean)
     against = next(judgement.against for judgement in judgements if judgement.method == best)
     return (
-        f"Over {workloads} workloads {best} reaches {against}'s final {metric.title} with "
-        f"{winners[best]} of the images."
+        f"Over {workloads} workloads {best} needs {winners[best]} of {against}'s images for the same "
+        f"{metric.title}."
     )
 
 
 def _on_workload(judgements: Sequence[Judgement], metric: Metric) -> list[str]:
     """Which methods win, what that costs, and which ones lose."""
     winners = sorted(
-        (j for j in judgements if j.images.lower), key=lambda j: (j.metric != metric, j.images.mean)
+        (j for j in judgements if j.decisive.lower), key=lambda j: (j.metric != metric, j.decisive.mean)
     )
     sentences = [sentence for winner in winners[:1] for sentence in (_win(winner), _cost(winner))]
     sentences += [f"{_win(winner)} {_cost(winner)}" for winner in winners[1:]]
     if not any(winner.metric == metric for winner in winners):
         baselines = dict.fromkeys(j.against for j in judgements if j.metric == metric)
         names = ", ".join(baselines) or "its baseline"
-        sentences.insert(0, f"No method surely reaches {names}'s final {metric.title} sooner.")
-    losers = [f"{j.method} {j.end} of {j.against}'s {j.metric.title}" for j in judgements if j.end.higher]
+        sentences.insert(0, f"No method surely needs fewer images than {names} for the same {metric.title}.")
+    losers = [_loss(j) for j in judgements if j.decisive.higher or j.end.higher]
     if losers:
-        sentences.append(f"Surely worse at the end: {'; '.join(losers)}.")
+        sentences.append(f"Surely worse: {'; '.join(losers)}.")
     return sentences
 
 
 def _win(judgement: Judgement) -> str:
-    return (
-        f"{judgement.method} reaches {judgement.against}'s final {judgement.metric.title} with "
-        f"{judgement.images} of the images."
-    )
+    other, title = judgement.against, judgement.metric.title
+    if judgement.images.missed:
+        return f"{judgement.method} ends at {judgement.end} of {other}'s {title}."
+    return f"{judgement.method} needs {judgement.images} of {other}'s images for the same {title}."
+
+
+def _loss(judgement: Judgement) -> str:
+    """What is significantly worse: the images, the end, or both."""
+    parts = []
+    if judgement.images.higher:
+        parts.append(f"needs {judgement.images} of {judgement.against}'s images")
+    if judgement.end.higher:
+        parts.append(f"ends at {judgement.end} of {judgement.against}'s {judgement.metric.title}")
+    return f"{judgement.method} {' and '.join(parts)}"
 
 
 def _cost(judgement: Judgement) -> str:
     """What a win took in training time, and what its images are like."""
-    parts = [f"That took {judgement.seconds} of {judgement.against}'s training time"]
+    parts = []
+    if not judgement.seconds.missed:
+        parts.append(f"That took {judgement.seconds} of {judgement.against}'s training time")
     for metric in COMPARED:
         ratio = judgement.scores[metric.key]
         if metric.of_images and ratio.seeds >= FEWEST_SEEDS:
             word = "better" if ratio.lower else "worse" if ratio.higher else "undecided"
             parts.append(f"the {metric.error_title} at the end is {word}, {ratio} of {judgement.against}'s")
-    return "; ".join(parts) + "."
+    text = "; ".join(parts)
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
 def error_rates(judgements: Sequence[Judgement]) -> list[str]:
@@ -96,11 +109,13 @@ def error_rates(judgements: Sequence[Judgement]) -> list[str]:
         return []
     notes = [
         "Ratios are below 1 where a method is better. Intervals: 95 %, paired over seeds, t on logarithms. "
-        "Where nothing differs, a comparison claims a difference in at most 5 % of studies; what is said "
-        "about distances beside it errs as often again.",
+        "The verdict is by the images for the same loss, over the losses that both runs of a seed go through "
+        "after warm-up; by the final loss where the curves do not say. Where nothing differs, a comparison "
+        "claims a difference in 5 % of studies; what is said about ends and distances beside it errs as "
+        "often again.",
     ]
     if count > 1:
-        held = holm([j.images.p_value if j.images.lower else 1.0 for j in judgements])
+        held = holm([j.decisive.p_value if j.decisive.lower else 1.0 for j in judgements])
         several = len({judgement.workload for judgement in judgements}) > 1
         names = [
             f"{judgement.method} on {judgement.workload}" if several else judgement.method

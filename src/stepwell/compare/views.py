@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from stepwell.compare.results import LeftOut, Outcome, thinned
-from stepwell.compare.stats import Ratio, smoothed
+from stepwell.compare.stats import Ratio
 from stepwell.recipes.schema import Recipe
 from stepwell.runs.metrics import Metric
 
@@ -96,7 +96,7 @@ class RunView:
     seconds: tuple[float, ...]
     """Training seconds, evaluation excluded."""
     values: dict[str, tuple[float | None, ...]]
-    """By the key of the loss, smoothed as the ratios are."""
+    """By the key of the loss."""
     warnings: tuple[str, ...] = ()
 
 
@@ -207,7 +207,7 @@ def _sheet(run: Outcome, seconds: float) -> Sheet | None:
 def run_view(run: Outcome, losses: Sequence[Metric]) -> RunView:
     """A run's curves."""
     keys = [loss.key for loss in losses if loss.key in run.evaluations[-1]]
-    curves = {key: smoothed(run.values(key)) for key in keys}
+    curves = {key: run.values(key) for key in keys}
     places = thinned(range(len(run.evaluations)), MOST_POINTS)
     at = [run.evaluations[place] for place in places]
     return RunView(

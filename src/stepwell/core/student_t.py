@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 
+@lru_cache(maxsize=256)
 def t_quantile(freedom: int, inside: float = 0.95) -> float:
     """The x with P(|t| < x) = `inside`, by bisection."""
     low, high = 0.0, 1e6

@@ -63,12 +63,15 @@ def _score_images(run: Experiment, effort: Effort) -> dict[str, Any]:
         if ground_truth is not None:
             truth, bilinear = ground_truth.pixels(numbers), ground_truth.bilinear(numbers)
             ratios.append((len(images), psnr(images.cpu(), truth), psnr(bilinear, truth)))
+    made_by = f"{request.solver}, {request.steps} steps, guidance {request.guidance:g}"
     values: dict[str, Any] = {}
     if network is not None:
-        values[f"{name}{FEATURES}"] = _distances(run, torch.cat(features), effort, network)
+        distances = _distances(run, torch.cat(features), effort, network)
+        values[f"{name}{FEATURES}"] = {"made_by": made_by, **distances}
     if ground_truth is not None:
         own, plain = (sum(one[0] * one[place] for one in ratios) / request.count for place in (1, 2))
         values["super_resolution"] = {
+            "made_by": made_by,
             "images": request.count,
             "psnr": own,
             "psnr_of_plain_enlargement": plain,

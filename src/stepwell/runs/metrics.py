@@ -16,6 +16,8 @@ LOSS = "objective/"
 FEATURES = "_features"
 """Ends the section of a score that holds distances on some network's features: fashion16_features."""
 INCEPTION = "inception"
+CONDITIONS = ("extractor", "generated", "reference", "images", "made_by")
+"""What a section of a score says about how it was measured."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,13 @@ class Metric:
         """Its value with unit and details."""
         value = f"{self.read(score):{self.format}} {self.unit}".rstrip()
         return f"{value} ({self.details.format_map(self._section(score))})" if self.details else value
+
+    def measured_alike(self, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+        """Whether two scores have it from as many images, made and compared in the same way."""
+        first, second = self._section(one), self._section(other)
+        # Older scores do not say everything.
+        told = [key for key in CONDITIONS if key in first and key in second]
+        return features_of(one) == features_of(other) and all(first[key] == second[key] for key in told)
 
     def name(self, features: str = "") -> str:
         """Its title; a distance says whose features it is on."""

@@ -131,7 +131,7 @@ def _runs(workload: Workload, summary: Summary) -> str:
         )
         for run in workload.runs
     )
-    content = Table("At the last evaluation, smoothed as the curves are", columns, rows)
+    content = Table("At the last evaluation", columns, rows)
     return table(content, summary.colours, f"Runs of {workload.name}")
 
 
