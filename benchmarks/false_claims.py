@@ -3,10 +3,10 @@
     python benchmarks/false_claims.py [FAMILY ...]     simulates, a family at a time, on two processes
     python benchmarks/false_claims.py table            only the table and the picture, from what is there
 
-Pairs of learning curves of the same method are drawn from families that look like training, and judged by the
-code that judges studies (`stepwell.compare`). Both runs of a pair come from one family, so every claim is false.
-Then one of them is made to need 0.85 of the images, and the claims are counted again. Beside it: the measure
-that was used until November 2026, images to the baseline's end.
+Pairs of learning curves of the same method are drawn from families that look like training, and judged by
+the code that judges studies (`stepwell.compare`). Both runs of a pair come from one family, so every claim is
+false. Then one of them is made to need 0.85 of the images, and the claims are counted again. Beside it: the
+measure that was used until November 2026, images to the baseline's end.
 """
 
 from __future__ import annotations
@@ -246,13 +246,14 @@ def _percent(told: dict[str, float]) -> str:
 
 
 HOW = (
-    f"`python benchmarks/false_claims.py`: {STUDIES:,} simulated studies of each family in which nothing differs "
-    "(standard error of a share of 2.5 %: 0.1), each judged as `stepwell compare` does: by the images for the "
-    "same loss, or by the final loss where the curves do not say. A claim is an interval that excludes 1. Mean "
-    f"ratio: of the images for the same loss. Then {POWER_STUDIES:,} studies in which one method needs "
-    f"{EFFECT} of the images: the share that finds it, the share in which the curves say how many images, and "
-    "the mean of what they say. Old: images to the baseline's end, as judged until November 2026; where a run "
-    "never got there, it told nothing, and so its means lean low."
+    f"`python benchmarks/false_claims.py`: {STUDIES:,} simulated studies of each family in which nothing "
+    "differs (standard error of a share of 2.5 %: 0.1), each judged as `stepwell compare` does: by the "
+    "images for the same loss, or by the final loss where the curves do not say. A claim is an interval that "
+    "excludes 1. Mean ratio: of the images for the same loss. Then "
+    f"{POWER_STUDIES:,} studies in which one method needs {EFFECT} of the images: the share that finds it, "
+    "the share in which the curves say how many images, and the mean of what they say. Old: images to the "
+    "baseline's end, as judged until November 2026; where a run never got there, it told nothing, and so its "
+    "means lean low."
 )
 
 

@@ -12,7 +12,7 @@ from stepwell.core.errors import UnknownName
 from stepwell.recipes.method import parse_method
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "RESULTS.md"
-STUDY = ("method", "against", "judged by", "images to target", "end", "distance", "seeds")
+STUDY = ("method", "against", "judged by", "images for same loss", "end", "distance", "seeds")
 """Of the fifteen columns of a study."""
 _OTHERS = ("Learned samplers", "The planted problem")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from stepwell.compare.grouping import group
 from stepwell.compare.results import Outcome
 from stepwell.compare.study import Study
-from stepwell.compare.summary import group
 from stepwell.recipes.schema import Recipe
 
 

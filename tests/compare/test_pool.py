@@ -62,7 +62,7 @@ def without_clocks(summary: dict[str, Any]) -> str:
         if isinstance(value, dict):
             columns = value.get("columns")
             if columns:
-                dropped = [i for i, name in enumerate(columns) if name == "seconds to target"]
+                dropped = [i for i, name in enumerate(columns) if name == "seconds for same loss"]
                 return [[c for i, c in enumerate(row) if i not in dropped] for row in value["rows"]]
             return {key: plain(item) for key, item in value.items() if key not in clocks}
         return [plain(item) for item in value] if isinstance(value, list) else value

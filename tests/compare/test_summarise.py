@@ -29,15 +29,15 @@ def test_the_table_is_what_the_directories_say(folder: Path) -> None:
     (workload,) = summary.workloads
     assert workload.name == "fashion16"
     rows = {row[0]: dict(zip(workload.table.columns, row, strict=True)) for row in workload.table.rows}
-    ends = [sum(falling(1.5, seed)[-3:]) / 3 for seed in range(3)]
+    ends = [falling(1.5, seed)[-1] for seed in range(3)]
     assert rows["neyman"]["simple loss"] == pytest.approx(sum(ends) / 3)
     assert rows["neyman"]["against"] == "uniform"
     assert rows["neyman"]["seeds"] == 3
-    assert rows["neyman"]["images to target"].mean == pytest.approx(2 / 3, abs=0.02)
+    assert rows["neyman"]["images for same loss"].mean == pytest.approx(2 / 3, abs=0.02)
     distances = [10 * falling(1.5, seed)[-1] for seed in range(3)]
     assert rows["neyman"]["Fréchet distance"] == pytest.approx(sum(distances) / 3)
     assert rows["uniform"]["against"] is None
-    assert summary.verdict[0].startswith("neyman reaches uniform's final simple loss with 0.6")
+    assert summary.verdict[0].startswith("neyman needs 0.6")
     plain = json.loads(json.dumps(summary.plain()))
     assert plain["metrics"][0] == {"key": "objective/none", "name": "simple loss"}
     assert plain["workloads"][0]["table"]["rows"] == workload.table.text_rows()
@@ -54,7 +54,7 @@ def test_settings_that_differ_make_workloads(folder: Path) -> None:
     assert summary.overall.columns[:4] == ("method", "against", "judged by", "all workloads")
     (row,) = summary.overall.rows
     assert row[3].mean == pytest.approx(math.sqrt(2 / 3 / 1.2), abs=0.02)
-    assert summary.verdict[0].startswith("Over 2 workloads neyman reaches uniform's final simple loss")
+    assert summary.verdict[0].startswith("Over 2 workloads neyman needs 0.75")
     by_method = {profile.method: profile for profile in summary.profiles}
     assert by_method["neyman"].shares[0] == 1.0, "the best everywhere"
     assert by_method["uniform"].shares[0] == 0.0
@@ -125,3 +125,31 @@ def test_foreign_study_files_and_missing_metrics_do_no_harm(folder: Path, conten
     summary = summarise([folder])
     assert [metric.title for metric in summary.metrics] == ["simple loss", "min-snr loss"]
     assert summary.verdict
+
+
+def test_other_intervals_and_lengths_are_said_and_compared_where_both_have_them(tmp_path: Path) -> None:
+    for seed in range(3):
+        write_run(tmp_path / f"uniform-{seed}", falling(1.0, seed), "uniform", seed)
+        longer = [*falling(1.0, seed), *[1e-3] * 30]
+        write_run(tmp_path / f"neyman-{seed}", longer, "neyman", seed)
+    summary = summarise([tmp_path])
+    (row,) = [row for row in summary.workloads[0].table.rows if row[0] == "neyman"]
+    cells = dict(zip(summary.workloads[0].table.columns, row, strict=True))
+    assert cells["end"].mean == 1, "where the shorter run ends"
+    assert cells["distance"] is None
+    assert any("compared until step 290" in note for note in summary.notes)
+    assert summary.verdict[0].startswith("No method surely needs fewer images")
+
+
+def test_runs_without_common_evaluations_are_not_compared(tmp_path: Path) -> None:
+    for seed in range(3):
+        for method, values in {"uniform": falling(1.0, seed), "neyman": falling(3.0, seed)}.items():
+            write_run(tmp_path / method / str(seed), values, method, seed)
+        path = tmp_path / "neyman" / str(seed) / "metrics.jsonl"
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        for record in lines[2:]:
+            record["step"] += 5
+        path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    summary = summarise([tmp_path])
+    assert summary.verdict[0].startswith("No verdict")
+    assert any("uniform are not compared" in note and "evaluate_every=" in note for note in summary.notes)

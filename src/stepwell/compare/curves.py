@@ -1,4 +1,4 @@
-"""Two learning curves against each other: images for the same loss, images to the other's end, the end itself.
+"""Two learning curves against each other: images for the same loss, images to the other's end, the ends.
 
 Both are read at the steps that both were evaluated at, so neither is searched more finely than the other.
 `benchmarks/false_claims.py` chose the measure by simulation; docs/results.md explains it.
@@ -38,8 +38,8 @@ def _only(run: Outcome, steps: Iterable[int]) -> Outcome:
 
 def comparable(run: Outcome, other: Outcome) -> bool:
     """Whether two runs share enough evaluations after warm-up."""
-    one, two = after_warm_up(*at_common_steps(run, other))
-    return len(one.evaluations) >= FEWEST_EVALUATIONS
+    late, _ = after_warm_up(*at_common_steps(run, other))
+    return len(late.evaluations) >= FEWEST_EVALUATIONS
 
 
 def after_warm_up(run: Outcome, other: Outcome) -> tuple[Outcome, Outcome]:

@@ -64,26 +64,26 @@ def _only_name(runs: Sequence[Outcome], study: Study) -> str:
 
 
 def caveats(runs: Sequence[Outcome], others: Sequence[Outcome]) -> list[str]:
-    """Sentences about runs of two methods that were evaluated at other steps or have other lengths."""
+    """What is said of two methods whose runs were evaluated at other steps or have other lengths."""
     by_seed = {other.seed: other for other in others if other.finished}
     pairs = [(run, by_seed[run.seed]) for run in runs if run.finished and run.seed in by_seed]
-    sentences: dict[str, None] = {}
-    for run, other in pairs:
-        names = f"{run.method} and {other.method}"
-        ends = sorted({run.evaluations[-1]["step"], other.evaluations[-1]["step"]})
-        common = len(at_common_steps(run, other)[0].evaluations)
-        if not comparable(run, other):
-            sentences[
-                f"{names} are not compared: after warm-up they were evaluated at fewer than "
-                f"{FEWEST_EVALUATIONS} common steps. Train both with the same evaluate_every=."
-            ] = None
-        elif run.recipe.limit != other.recipe.limit:
-            sentences[
-                f"{names} have other limits (they ended at steps {ends[0]} and {ends[-1]}): their losses are "
-                "compared up to the last step that both were evaluated at; what was measured at their ends is not compared."
-            ] = None
-        elif common < max(len(run.evaluations), len(other.evaluations)) and ends[0] == ends[-1]:
-            sentences[f"{names} were evaluated at other steps: compared at the {common} that both have."] = (
-                None
-            )
-    return list(sentences)
+    return list(dict.fromkeys(sentence for pair in pairs if (sentence := _caveat(*pair))))
+
+
+def _caveat(run: Outcome, other: Outcome) -> str:
+    names, common = f"{run.method} and {other.method}", at_common_steps(run, other)[0].evaluations
+    if not comparable(run, other):
+        return (
+            f"{names} are not compared: they were evaluated at fewer than {FEWEST_EVALUATIONS} common steps "
+            "after warm-up. Train both with the same evaluate_every=."
+        )
+    if run.recipe.limit != other.recipe.limit:
+        return (
+            f"{names} have other limits: their losses are compared until step {common[-1]['step']}, the last "
+            "that both have; bits and distances, measured at each run's own end, are not compared."
+        )
+    if len(common) < max(len(run.evaluations), len(other.evaluations)) and run.recipe.seconds is None:
+        return (
+            f"{names} were evaluated at other steps: they are compared at the {len(common)} that both have."
+        )
+    return ""

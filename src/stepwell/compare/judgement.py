@@ -91,8 +91,8 @@ def over_workloads(judgements: Sequence[Judgement], method: str) -> Ratio:
 
 
 CAPTION = (
-    "Ratios to the method in the second column, with 95 % intervals; below 1 is better. The verdict is by the "
-    "images for the same loss. Then plain values of the last evaluation, mean over seeds."
+    "Ratios to the method in the second column, with 95 % intervals; below 1 is better. The verdict is by "
+    "the images for the same loss. Then plain values of the last evaluation, mean over seeds."
 )
 
 

@@ -111,8 +111,8 @@ def error_rates(judgements: Sequence[Judgement]) -> list[str]:
         "Ratios are below 1 where a method is better. Intervals: 95 %, paired over seeds, t on logarithms. "
         "The verdict is by the images for the same loss, over the losses that both runs of a seed go through "
         "after warm-up; by the final loss where the curves do not say. Where nothing differs, a comparison "
-        "claims a difference in 5 % of studies; what is said about ends and distances beside it errs as "
-        "often again.",
+        "claims a difference in at most 5 % of studies; what is said about ends and distances beside it "
+        "errs as often again.",
     ]
     if count > 1:
         held = holm([j.decisive.p_value if j.decisive.lower else 1.0 for j in judgements])
