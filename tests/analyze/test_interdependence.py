@@ -30,7 +30,7 @@ from stepwell.objective import Objective
 from stepwell.pacer import Pacer
 from stepwell.probes.context import ProbeSetup
 from stepwell.train.ema import Ema
-from stepwell.train.learning_rate import Warmup
+from stepwell.train.learning_rate import LearningRate
 from stepwell.train.step import Training
 
 PROCESS = stepwell.process("linear")
@@ -71,7 +71,7 @@ def training_of(network: nn.Module, scales: Tensor, lr: float = 1e-3) -> Trainin
         Pacer("uniform", PROCESS),
         Gaussian(scales),  # type: ignore[arg-type]
         optimizer,
-        Warmup(lr),
+        LearningRate(lr),
         Ema(network.parameters(), 0.9),
         seed=1,
     )

@@ -25,3 +25,9 @@ def test_without_names_what_differs_is_the_name() -> None:
     assert list(group([run(lora=0), run(lora=4)], Study())) == ["0", "4"]
     ambiguous = Study(workloads={"one": {"process": "linear"}, "two": {"process": "linear"}})
     assert list(group([run(lora=0), run(lora=4)], ambiguous)) == ["0", "4"]
+
+
+def test_where_the_rate_decays_other_lengths_are_other_workloads() -> None:
+    assert list(group([run(steps=100), run(steps=200, method="neyman")], Study())) == ["fashion16"]
+    decaying = [run(steps=100, lr_schedule="cosine"), run(steps=200, method="neyman", lr_schedule="cosine")]
+    assert list(group(decaying, Study())) == ["100", "200"]

@@ -92,7 +92,7 @@ def stepped(correction: float) -> Tensor:
         seed=0,
         accumulate=1,
         clip=None,
-        warm_up=nothing,
+        learning_rate=nothing,
         optimizer=nothing,
         ema=nothing,
     )

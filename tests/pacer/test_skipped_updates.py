@@ -15,7 +15,7 @@ from stepwell.data.batches import Batch
 from stepwell.objective import Objective
 from stepwell.pacer import Pacer
 from stepwell.train.ema import Ema
-from stepwell.train.learning_rate import Warmup
+from stepwell.train.learning_rate import LearningRate
 from stepwell.train.step import Training, train_step
 
 OVERFLOWS = (0, 2)
@@ -63,7 +63,7 @@ def trained(fused: bool) -> Listener:
         pacer,
         Batches(),  # type: ignore[arg-type]
         stepped,
-        Warmup(0.1),
+        LearningRate(0.1),
         Ema(network.parameters(), 0.9),
         seed=1,
         clip=None,

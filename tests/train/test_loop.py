@@ -15,7 +15,6 @@ from stepwell.recipes.load import load
 from stepwell.recipes.run import run_plan
 from stepwell.train import loop
 from stepwell.train.ema import Ema
-from stepwell.train.learning_rate import Warmup
 from stepwell.train.recorder import DENSITY_POINTS, Clock, TrainingStopped
 
 
@@ -118,11 +117,6 @@ def test_ema_ramps_and_power_profiles() -> None:
     with power.in_place():
         assert weight.tolist() == pytest.approx([3.125] * 3)
     assert weight.tolist() == [4.0] * 3
-
-
-def test_warm_up_is_a_function_of_the_step() -> None:
-    assert [Warmup(0.4, 4).at(step) for step in range(6)] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4, 0.4])
-    assert Warmup(0.4).at(0) == 0.4
 
 
 def test_two_processes_cannot_write_one_run(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from stepwell.pacer import Pacer
 from stepwell.probes.examples import between, forked
 from stepwell.samplers.one_density import Static
 from stepwell.train.ema import Ema
-from stepwell.train.learning_rate import Warmup
+from stepwell.train.learning_rate import LearningRate
 from stepwell.train.step import Training, train_step
 
 Matrix = tuple[tuple[float, ...], ...]
@@ -145,7 +145,7 @@ def _train_on(training: Training, on: Range, steps: range, repeat: int) -> None:
         training,
         pacer=Pacer(Static(Truncated(process.reference, *on), "truncated"), process, weighting),
         ema=Ema(network.parameters(), 0.0),
-        warm_up=Warmup(training.warm_up.at(steps.start)),
+        learning_rate=LearningRate(training.learning_rate.at(steps.start)),
         seed=stream_key(training.seed, "interdependence", repeat),
     )
     for step in steps:

@@ -18,7 +18,8 @@ _COMPARED = frozenset(name for name, setting in SETTINGS.items() if setting.comp
 
 def group(runs: Sequence[Outcome], study: Study) -> Grouped:
     """Runs by the settings that distinguish workloads, methods in the order of the study."""
-    keys = [run.settings(_COMPARED) for run in runs]
+    # Where the learning rate decays, a shorter run is not the beginning of a longer one.
+    keys = [run.settings(_COMPARED - {"steps"} if run.recipe.decays else _COMPARED) for run in runs]
     if len({(key, run.method, run.seed) for key, run in zip(keys, runs, strict=True)}) < len(runs):
         # The same method and seed at two learning rates: then the rate is what is compared.
         keys = [run.settings(_COMPARED - {"lr", "steps", "seconds"}) for run in runs]

@@ -114,6 +114,16 @@ def _combinations(recipe: Recipe) -> Iterator[str]:
             f"guidance={recipe.guidance:g} compares a class with no class: it needs labels=true and "
             "label_dropout above 0, or guidance=1"
         )
+    if recipe.decays and recipe.seconds is not None:
+        yield (
+            f"lr_schedule={recipe.lr_schedule} decays over steps=, and seconds={recipe.seconds:g} may end "
+            "the run before: leave out seconds=, or use lr_schedule=constant"
+        )
+    if recipe.decays and recipe.warm_up_steps >= recipe.steps:
+        yield (
+            f"warm_up_steps={recipe.warm_up_steps} leave none of steps={recipe.steps} for "
+            f"lr_schedule={recipe.lr_schedule}: give fewer"
+        )
     if recipe.start_digest and not recipe.start:
         yield "start_digest is of the weights that from= names: give both, or neither"
     if recipe.lora > 0 and not recipe.start:

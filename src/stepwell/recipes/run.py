@@ -114,7 +114,9 @@ def _notes(made: Experiment) -> Iterator[str]:
 def _open(out: Path, recipe: Recipe) -> Run:
     run = Run(out)
     try:
-        run.open(recipe.values(), MAY_CHANGE, Recipe().values())
+        # A decay was planned for a number of steps: with another one, the rate would jump.
+        may_change = MAY_CHANGE - {"steps"} if recipe.decays else MAY_CHANGE
+        run.open(recipe.values(), may_change, Recipe().values())
     except RunError as error:
         run.close()
         raise StepwellError(str(error)) from error

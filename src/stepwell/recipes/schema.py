@@ -12,6 +12,7 @@ from stepwell.core.errors import StepwellError, unknown
 from stepwell.generate.solvers import SOLVERS
 from stepwell.models.registry import MODELS
 from stepwell.runs.directory import Limit
+from stepwell.train.learning_rate import SCHEDULES
 
 TRACKERS = ("tensorboard", "wandb", "trackio", "aim", "mlflow", "comet_ml", "clearml", "dvclive", "swanlab")
 """The trackers that accelerate knows; each is also the name of its package."""
@@ -128,6 +129,12 @@ class Recipe:
     weight_decay: float = setting(0.0, "AdamW's weight decay", at_least(0))
     clip: float | None = setting(1.0, "largest gradient norm; none: no clipping", above(0))
     warm_up_steps: int = setting(0, "linear warm-up of the learning rate", at_least(0))
+    lr_schedule: str = setting(
+        "constant",
+        "of the learning rate after warm-up: constant; linear or cosine, to 0 at the end; wsd: to 0 in the "
+        "last fifth",
+        one_of(*SCHEDULES),
+    )
     ema: float = setting(0.999, "decay of the EMA weights, or exponent with ema_kind=power", at_least(0))
     ema_kind: str = setting("constant", "constant or power", one_of("constant", "power"))
 
@@ -179,6 +186,11 @@ class Recipe:
     tracker: str = output_setting(
         "none", "none, tensorboard, or any tracker of accelerate", one_of("none", *TRACKERS)
     )
+
+    @property
+    def decays(self) -> bool:
+        """Whether the learning rate depends on the number of steps."""
+        return self.lr_schedule != "constant"
 
     @property
     def limit(self) -> Limit:

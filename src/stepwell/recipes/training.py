@@ -17,7 +17,7 @@ from stepwell.recipes.experiment import Experiment
 from stepwell.recipes.schema import Recipe
 from stepwell.runs.metrics import loss
 from stepwell.train.ema import Ema
-from stepwell.train.learning_rate import Warmup
+from stepwell.train.learning_rate import LearningRate
 from stepwell.train.recorder import LoopSettings
 from stepwell.train.step import Training
 
@@ -70,7 +70,7 @@ def training_of(experiment: Experiment, accelerator: Accelerator) -> Training:
         pacer=pacer,
         batches=batches if experiment.data.train.in_memory else Prefetched(batches),
         optimizer=optimizer,
-        warm_up=Warmup(recipe.lr, recipe.warm_up_steps),
+        learning_rate=LearningRate(recipe.lr, recipe.warm_up_steps, recipe.lr_schedule, recipe.steps),
         ema=Ema(bare.parameters(), recipe.ema, recipe.ema_kind),
         seed=recipe.seed,
         accumulate=recipe.accumulate,

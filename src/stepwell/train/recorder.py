@@ -136,7 +136,7 @@ class Recorder:
             "loss": float(report.loss),
             "plain": float(report.plain),
             "gradient_norm": float(report.gradient_norm),
-            "learning_rate": self.training.warm_up.at(self.at.step - 1),
+            "learning_rate": self.training.learning_rate.at(self.at.step - 1),
             **{f"sampler/{name}": float(value) for name, value in report.sampler.items()},
             "sampler_seconds": self.training.pacer.seconds,
         }

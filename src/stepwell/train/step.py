@@ -17,7 +17,7 @@ from stepwell.models.denoiser import LABELS_ONLY, Condition, Conditioning
 from stepwell.objective import Objective
 from stepwell.pacer import Pacer
 from stepwell.train.ema import Ema
-from stepwell.train.learning_rate import Warmup
+from stepwell.train.learning_rate import LearningRate
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Training:
     pacer: Pacer
     batches: Batches | Prefetched
     optimizer: Any
-    warm_up: Warmup
+    learning_rate: LearningRate
     ema: Ema
     seed: int
     accumulate: int = 1
@@ -125,7 +125,7 @@ def train_step(t: Training, step: int) -> StepReport:
         plains.append(losses.plain.detach())
     norm = t.accelerator.clip_grad_norm_(t.denoiser.parameters(), t.clip or torch.inf)
     t.pacer.before_update()
-    t.warm_up.apply(t.optimizer, step)
+    t.learning_rate.apply(t.optimizer, step)
     skipped = optimizer_step(t)
     t.optimizer.zero_grad()
     t.ema.step(step)
