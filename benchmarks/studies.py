@@ -23,7 +23,7 @@ from stepwell.compare.run_study import Workspace, outcomes, run_study, summary_o
 from stepwell.compare.stats import Ratio
 from stepwell.compare.study import Study, Tuning, load_study
 from stepwell.compare.summary import judgements_of
-from stepwell.compare.trials import chosen_rates, tuning_trials
+from stepwell.compare.tuning import tuned
 from stepwell.compare.views import Summary
 from stepwell.recipes.method import first_words, study_files
 from stepwell.runs.metrics import FRECHET
@@ -125,7 +125,8 @@ def _tuned(tune: Tuning) -> str:
     rates = ", ".join(f"{rate:g}" for rate in tune.lr)
     return (
         f" Learning rate chosen for each method alike among {rates} ({tune.workload or 'first workload'}, "
-        f"seed {tune.seed}, {tune.share:g} of the length, by the objective that the method is judged by)."
+        f"seed {', '.join(map(str, tune.seeds))}, {tune.share:g} of the length, by the objective that the "
+        "method is judged by)."
     )
 
 
@@ -151,12 +152,12 @@ def main() -> None:
         records = RECORDS.with_name(f"runs-{name}") if name in APART else RECORDS
         places = Workspace(Path("runs/results") / name, records, cores())
         if "--only-tables" in sys.argv:
-            rates = chosen_rates(study, tuning_trials(study, places.out, places.records))
+            study = tuned(study, places.out, places.records).of(study)
         else:
             progress = StudyProgress()
-            rates = run_study(study, places, progress.begin, progress.on_event)
-        summary = summary_of(study, rates, places)
-        keep_tables(study, summary, judgements_of(outcomes(study, rates, places), study))
+            study = run_study(study, places, progress.begin, progress.on_event)
+        summary = summary_of(study, places)
+        keep_tables(study, summary, judgements_of(outcomes(study, places), study))
         print("\n".join(summary.verdict), flush=True)
     rewrite_results()
 

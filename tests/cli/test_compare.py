@@ -19,7 +19,7 @@ WORDS = ["methods=uniform,neyman", "seeds=3", "steps=290", "evaluate_every=10"]
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
     """A study whose runs are all finished: neyman falls half again as fast."""
-    for trial in final_trials(load_study("fashion16", WORDS), {}, tmp_path / "out", None):
+    for trial in final_trials(load_study("fashion16", WORDS), tmp_path / "out", None):
         recipe = asdict(trial.recipe)
         speed = 1.5 if trial.recipe.method == "neyman" else 1.0
         values = [(1 + 0.02 * trial.recipe.seed) / (1 + speed * t) for t in range(30)]

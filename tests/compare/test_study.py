@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 from compare.made_runs import write_run
 
 from stepwell.compare.study import load_study
-from stepwell.compare.trials import chosen_rates, final_trials, require_sound, tuning_trials
+from stepwell.compare.trials import final_trials, require_sound
+from stepwell.compare.tuning import tuned
 from stepwell.core.errors import StepwellError
 from stepwell.recipes.method import study_files
 from stepwell.recipes.schema import BadRecipe
@@ -26,7 +27,7 @@ def test_words_make_a_study(tmp_path: Path) -> None:
     assert study.seeds == (0, 1)
     assert study.settings == {"batch": 8}
     require_sound(study)
-    trials = final_trials(study, {}, tmp_path, None)
+    trials = final_trials(study, tmp_path, None)
     assert len(trials) == 8
     assert {trial.recipe.batch for trial in trials} == {8}
     assert [trial.recipe.seed for trial in trials] == [0] * 4 + [1] * 4, "seed by seed: noise hits all alike"
@@ -60,12 +61,13 @@ lr = [1e-3, 2e-3]
     assert study.command == f"stepwell compare {tmp_path / 'mine.toml'} model=micro"
     assert study.metric_of("min-snr").key == "objective/min-snr"
     assert study.metric_of("uniform").weighting == "vlb"
-    short = tuning_trials(study, tmp_path, None)
-    assert len(short) == 6
-    assert {trial.recipe.steps for trial in short} == {25}
-    assert {trial.recipe.seed for trial in short} == {100}
-    assert chosen_rates(study, short) == {}
-    assert {trial.recipe.lr for trial in final_trials(study, {"uniform": 0.5}, tmp_path, None)} == {0.5, 2e-3}
+    short = tuned(study, tmp_path, None)
+    assert len(short.trials) == 12
+    assert {trial.recipe.steps for trial in short.trials} == {25}
+    assert {trial.recipe.seed for trial in short.trials} == {100, 101}
+    assert short.rates == {}
+    chosen = replace(study, rates={"uniform": 0.5})
+    assert {trial.recipe.lr for trial in final_trials(chosen, tmp_path, None)} == {0.5, 2e-3}
 
 
 @pytest.mark.parametrize("name", sorted(study_files()))
@@ -139,7 +141,7 @@ def test_an_objective_that_the_process_lacks_is_refused_before_any_work() -> Non
 
 def test_a_run_from_before_a_setting_existed_counts_where_its_default_is_asked_for(tmp_path: Path) -> None:
     study = load_study("fashion16", ["methods=uniform", "seeds=1", "steps=40"])
-    (trial,) = final_trials(study, {}, tmp_path, None)
+    (trial,) = final_trials(study, tmp_path, None)
     known = asdict(trial.recipe)
     more = {key: value for key, value in known.items() if key not in ("method", "seed")}
     write_run(tmp_path / "fashion16/uniform/0", [4, 3, 2, 1, 0.5], **more)
@@ -147,6 +149,6 @@ def test_a_run_from_before_a_setting_existed_counts_where_its_default_is_asked_f
     path.write_text(json.dumps({key: value for key, value in known.items() if key != "solver"}))
     assert trial.outcome() is not None
     (other,) = final_trials(
-        load_study("fashion16", ["methods=uniform", "seeds=1", "steps=40", "solver=ddpm"]), {}, tmp_path, None
+        load_study("fashion16", ["methods=uniform", "seeds=1", "steps=40", "solver=ddpm"]), tmp_path, None
     )
     assert other.outcome() is None

@@ -12,7 +12,8 @@ from compare.made_runs import write_run
 from stepwell.cli.main import main
 from stepwell.compare.results import read_all
 from stepwell.compare.study import load_study
-from stepwell.compare.trials import base_trials, chosen_rates, final_trials, require_sound, tuning_trials
+from stepwell.compare.trials import base_trials, final_trials, require_sound
+from stepwell.compare.tuning import tuned
 from stepwell.recipes.schema import BadRecipe
 
 STUDY = """
@@ -50,7 +51,7 @@ def test_the_shipped_study_fine_tunes_whole_and_by_adapters(tmp_path: Path) -> N
     require_sound(study)
     (base,) = base_trials(study, tmp_path)
     assert (base.recipe.only_classes, base.recipe.steps, base.recipe.start) == ("5,7,8,9", 600, "")
-    trials = [*tuning_trials(study, tmp_path, None), *final_trials(study, {}, tmp_path, None)]
+    trials = [*tuned(study, tmp_path, None).trials, *final_trials(study, tmp_path, None)]
     assert {trial.recipe.start for trial in trials} == {str(tmp_path / "base")}
     assert {trial.recipe.lora for trial in trials} == {0, 4}
     assert {trial.recipe.only_classes for trial in trials} == {"0,1,2,3,4,6"}
@@ -60,16 +61,17 @@ def test_the_shipped_study_fine_tunes_whole_and_by_adapters(tmp_path: Path) -> N
 def test_each_workload_chooses_its_learning_rates(tmp_path: Path) -> None:
     # A third of 120 steps is 40, where the curves below end.
     study = load_study("finetune", ["methods=uniform,min-snr", "steps=120"])
-    short = tuning_trials(study, tmp_path, None)
+    short = tuned(study, tmp_path, None).trials
     assert len({trial.recipe.out for trial in short}) == len(short) == 2 * 2 * 3
     for trial in short:
         recipe = asdict(trial.recipe)
         best = {"whole": 1e-3, "lora": 1.6e-2}[trial.workload]
         curve = [3.0, 2.0, 1.5, 1.2, 0.1 if trial.recipe.lr == best else 1.0]
         write_run(trial.folders[0], curve, recipe.pop("method"), recipe.pop("seed"), **recipe)
-    chosen = chosen_rates(study, short)
-    assert chosen["whole/uniform"] == chosen["whole/min-snr"] == 1e-3
-    rates = {(trial.workload, trial.recipe.lr) for trial in final_trials(study, chosen, tmp_path, None)}
+    chosen = tuned(study, tmp_path, None).of(study)
+    assert chosen.rates["whole/uniform"] == chosen.rates["whole/min-snr"] == 1e-3
+    assert set(chosen.edges) == set(chosen.rates), "the best rate is the first or the last of three"
+    rates = {(trial.workload, trial.recipe.lr) for trial in final_trials(chosen, tmp_path, None)}
     assert rates == {("whole", 1e-3), ("lora", 1.6e-2)}
 
 
@@ -112,7 +114,7 @@ def test_it_is_trained_once_and_all_others_start_from_it(
     recipe = json.loads((out / "whole" / "uniform" / "0" / "recipe.json").read_text())
     assert recipe["start"] == str(out / "base")
     study = load_study(file)
-    (trial,) = final_trials(study, {}, out, None)
+    (trial,) = final_trials(study, out, None)
     assert trial.recipe.start_digest == recipe["start_digest"] != ""
     assert trial.outcome() is not None
     before = (out / "base" / "metrics.jsonl").stat().st_mtime_ns

@@ -164,7 +164,7 @@ def test_full_studies_have_the_papers_rows_and_ours(name: str, tmp_path: Any) ->
     weighting = "+min-snr" if name == "table3-full" else ""
     for ours in ("beta-policy:credit=alignment", "alignment", "neyman"):
         assert f"{ours}{weighting}" in study.methods
-    trials = final_trials(study, {}, tmp_path, None)
+    trials = final_trials(study, tmp_path, None)
     assert len(trials) == len(study.workloads) * len(study.methods) * len(study.seeds)
     assert all(first["recipe"].startswith(recipe) for first in study.workloads.values())
     # Nothing of the paper's run is changed but the method and the seed.

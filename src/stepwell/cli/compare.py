@@ -73,20 +73,21 @@ def run(options: argparse.Namespace) -> None:
     if options.dry_run:
         _list(study, workspace)
     else:
-        _report(study, _run(study, workspace, options.json), workspace, options)
+        _report(_run(study, workspace, options.json), workspace, options)
 
 
 def _list(study: Study, workspace: Workspace) -> None:
-    from stepwell.compare.trials import chosen_rates, final_trials, require_sound, tuning_trials
+    from stepwell.compare.trials import final_trials, require_sound
+    from stepwell.compare.tuning import tuned
 
     require_sound(study)
-    short = tuning_trials(study, workspace.out, workspace.records)
-    for trial in [*short, *final_trials(study, chosen_rates(study, short), workspace.out, workspace.records)]:
+    known = tuned(study, workspace.out, workspace.records)
+    for trial in [*known.trials, *final_trials(known.of(study), workspace.out, workspace.records)]:
         there = "there" if trial.outcome() is not None else "missing"
         print(f"{there:8} {trial}: {trial.recipe.steps} steps -> {trial.recipe.out}")
 
 
-def _run(study: Study, workspace: Workspace, quiet: bool) -> dict[str, float]:
+def _run(study: Study, workspace: Workspace, quiet: bool) -> Study:
     """Run what is missing; Ctrl-C and SIGTERM let the runs save first."""
     from stepwell.cli.progress import StudyProgress
     from stepwell.compare.run_study import run_study
@@ -106,10 +107,10 @@ def _as_interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _report(study: Study, rates: dict[str, float], workspace: Workspace, options: argparse.Namespace) -> None:
+def _report(study: Study, workspace: Workspace, options: argparse.Namespace) -> None:
     from stepwell.compare.run_study import summary_of
 
-    summary = summary_of(study, rates, workspace)
+    summary = summary_of(study, workspace)
     if options.report is not None:
         from stepwell.cli.report import write_report
 

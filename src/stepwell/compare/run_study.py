@@ -10,15 +10,8 @@ from stepwell.compare.pool import Event, run_trials
 from stepwell.compare.results import STUDY, LeftOut, Outcome, write_record
 from stepwell.compare.study import Study
 from stepwell.compare.summary import summarise_runs
-from stepwell.compare.trials import (
-    Trial,
-    base_trials,
-    chosen_rates,
-    final_trials,
-    require_features,
-    require_sound,
-    tuning_trials,
-)
+from stepwell.compare.trials import Trial, base_trials, final_trials, require_features, require_sound
+from stepwell.compare.tuning import tuned
 from stepwell.compare.views import Summary
 from stepwell.core.errors import StepwellError
 from stepwell.runs.io import write_json
@@ -38,18 +31,28 @@ class Workspace:
     failures: list[LeftOut] = field(default_factory=list)
 
 
-def run_study(study: Study, workspace: Workspace, on_start: OnStart, on_event: OnEvent) -> dict[str, float]:
-    """Train and score what is missing; returns the learning rates that tuning chose."""
+def run_study(study: Study, workspace: Workspace, on_start: OnStart, on_event: OnEvent) -> Study:
+    """Train and score what is missing; returns the study with the learning rates that tuning chose."""
     require_sound(study)
     require_features(study)
-    _write_study(study, workspace, {})
+    _write_study(study, workspace)
     _run_base(study, workspace, on_start, on_event)
-    short = tuning_trials(study, workspace.out, workspace.records)
-    _run(short, study, workspace, on_start, on_event)
-    rates = chosen_rates(study, short)
-    _write_study(study, workspace, rates)
-    _run(final_trials(study, rates, workspace.out, workspace.records), study, workspace, on_start, on_event)
-    return rates
+    study = _tune(study, workspace, on_start, on_event)
+    _write_study(study, workspace)
+    _run(final_trials(study, workspace.out, workspace.records), study, workspace, on_start, on_event)
+    return study
+
+
+def _tune(study: Study, workspace: Workspace, on_start: OnStart, on_event: OnEvent) -> Study:
+    """Short runs until the best learning rate of every method lies inside the grid, or it is wide enough."""
+    tried: set[Path] = set()
+    while True:
+        known = tuned(study, workspace.out, workspace.records, tried)
+        new = [trial for trial in known.trials if trial.folders[0] not in tried]
+        if not new:
+            return known.of(study)
+        _run(new, study, workspace, on_start, on_event)
+        tried |= {trial.folders[0] for trial in new}
 
 
 def _run_base(study: Study, workspace: Workspace, on_start: OnStart, on_event: OnEvent) -> None:
@@ -79,24 +82,24 @@ def _run(
         on_event(event)
 
 
-def _write_study(study: Study, workspace: Workspace, rates: dict[str, float]) -> None:
+def _write_study(study: Study, workspace: Workspace) -> None:
     """Write the study beside its runs, so that reports know the baseline and the metrics."""
     try:
         workspace.out.mkdir(parents=True, exist_ok=True)
-        write_json(workspace.out / STUDY, {**study.plain(), "learning_rates": rates})
+        write_json(workspace.out / STUDY, study.plain())
     except OSError as error:
         raise StepwellError(f"cannot write to {workspace.out}: {error.strerror}.") from None
 
 
-def outcomes(study: Study, rates: dict[str, float], workspace: Workspace) -> list[Outcome]:
+def outcomes(study: Study, workspace: Workspace) -> list[Outcome]:
     """The finished runs of a study."""
-    finished = (trial.outcome() for trial in final_trials(study, rates, workspace.out, workspace.records))
+    finished = (trial.outcome() for trial in final_trials(study, workspace.out, workspace.records))
     return [outcome for outcome in finished if outcome is not None]
 
 
-def summary_of(study: Study, rates: dict[str, float], workspace: Workspace) -> Summary:
+def summary_of(study: Study, workspace: Workspace) -> Summary:
     """The summary of the finished runs."""
-    runs = outcomes(study, rates, workspace)
+    runs = outcomes(study, workspace)
     if not runs:
         reasons = "".join(f"\n  - {one.path}: {one.reason}" for one in workspace.failures[:5])
         raise StepwellError(f"no run of the study was finished:{reasons}")

@@ -30,12 +30,14 @@ class Tuning:
     """Short runs that choose the learning rate of each method, all methods alike."""
 
     lr: tuple[float, ...]
-    seed: int = 100
-    """Not one of the study's seeds: nothing is tuned on what is reported."""
+    seeds: tuple[int, ...] = (100, 101)
+    """None of the study's seeds: nothing is tuned on what is reported."""
     share: float = 0.25
     """Share of the steps."""
     workload: str | None = None
     """The workload to tune on, the first by default; the others use its rates, unless it is `each`."""
+    widen: int = 4
+    """How often the grid may grow while the best rate of a method lies at its edge."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,10 @@ class Study:
     effort: dict[str, int] = field(default_factory=lambda: dict(EFFORT))
     command: str = ""
     """The command that runs it again."""
+    rates: dict[str, float] = field(default_factory=dict)
+    """Learning rates that tuning chose: by method, or by workload/method."""
+    edges: tuple[str, ...] = ()
+    """Those of them that are the smallest or the largest that was tried."""
 
     def metric_of(self, method: str) -> Metric:
         """The held-out loss that a method is judged by."""
@@ -80,8 +86,12 @@ class Study:
         return asdict(self)
 
 
-_SAVED_TEXTS, _SAVED_TABLES = ("name", "baseline", "metric", "command"), ("workloads", "against", "judged_by")
-_SAVED = dict.fromkeys(_SAVED_TEXTS, str) | dict.fromkeys(_SAVED_TABLES, dict) | {"methods": list}
+_SAVED_TEXTS = ("name", "baseline", "metric", "command")
+_SAVED_TABLES = ("workloads", "against", "judged_by", "rates")
+_SAVED_LISTS = ("methods", "edges")
+_SAVED = (
+    dict.fromkeys(_SAVED_TEXTS, str) | dict.fromkeys(_SAVED_TABLES, dict) | dict.fromkeys(_SAVED_LISTS, list)
+)
 
 
 def read_study(paths: Sequence[Path]) -> Study:
@@ -234,15 +244,19 @@ def _tuning(given: Any, mistakes: list[str]) -> Tuning | None:
         return None
     table = {"lr": [literal(rate) for rate in given.split(",")]} if isinstance(given, str) else dict(given)
     rates = table.pop("lr", ())
-    if not isinstance(rates, list) or len(rates) < 2 or not all(_positive(rate) for rate in rates):
+    if not isinstance(rates, list) or len(set(rates)) < 2 or not all(_positive(rate) for rate in rates):
         mistakes.append(f"tune needs at least two learning rates above 0, such as 1e-3,2e-3, not {rates!r}")
         return None
     try:
+        if "seeds" in table:
+            table["seeds"] = _seeds(table["seeds"], mistakes)
         found = Tuning(lr=tuple(float(rate) for rate in rates), **table)
     except TypeError:
         known = ", ".join(Tuning.__dataclass_fields__)
         mistakes.append(f"tune has {', '.join(table)}: known are {known}")
         return None
+    if not _count(found.widen):
+        mistakes.append(f"tune: widen must be 0 or more, not {found.widen!r}")
     if not 0 < found.share <= 1:
         mistakes.append(f"tune: share must lie in (0, 1], not {found.share}")
     return found

@@ -41,7 +41,7 @@ def summarise_runs(
     together = [judgement for of_workload in judgements.values() for judgement in of_workload]
     return Summary(
         title=study.name or title,
-        verdict=tuple(verdict(together, primary)),
+        verdict=(*verdict(together, primary), *_edges(study)),
         notes=(*error_rates(together), *_notes(runs), *_caveats(grouped, study)),
         metrics=tuple(losses),
         workloads=tuple(
@@ -61,6 +61,17 @@ def judgements_of(runs: Sequence[Outcome], study: Study) -> list[Judgement]:
     """Every method against the one that it is judged against, on every workload."""
     grouped = group(runs, study)
     return [one for name, by_method in grouped.items() for one in _judgements(name, by_method, study)]
+
+
+def _edges(study: Study) -> list[str]:
+    """What is said where tuning chose the smallest or the largest learning rate."""
+    if not study.edges:
+        return []
+    chosen = ", ".join(f"{name} ({study.rates[name]:g})" for name in study.edges if name in study.rates)
+    return [
+        "The learning rate lies at the edge of what was tried, so a better one may lie beyond, and with it "
+        f"another verdict: {chosen}."
+    ]
 
 
 def _recorded(metric: Metric, runs: Sequence[Outcome]) -> bool:

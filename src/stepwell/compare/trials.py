@@ -1,18 +1,15 @@
-"""The runs of a study: which ones, in which folders, and which learning rate tuning chose."""
+"""The runs of a study: which ones, and in which folders."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 from stepwell.catalogue.build import weighting
-from stepwell.compare.curves import final
-from stepwell.compare.results import BASE, TUNING, Outcome, UnreadableRun, read
+from stepwell.compare.results import BASE, Outcome, UnreadableRun, read
 from stepwell.compare.study import EACH, Study
 from stepwell.core.errors import StepwellError
 from stepwell.evaluate.extractors import extractor
@@ -22,8 +19,8 @@ from stepwell.recipes.run import safe_name
 from stepwell.recipes.schema import DEFINES_RESULT, BadRecipe, Recipe
 from stepwell.recipes.start import NothingToStartFrom, digest_at
 
-EVALUATIONS, TUNING_EVALUATIONS = 20, 8
-"""Evaluations of a run whose study does not say evaluate_every, and of a tuning run."""
+EVALUATIONS = 20
+"""Of a run whose study does not say evaluate_every."""
 
 
 @dataclass(frozen=True)
@@ -64,76 +61,38 @@ def base_trials(study: Study, out: Path) -> list[Trial]:
     if not study.base:
         return []
     given = {**study.settings, "samples": 0, **study.base}
-    trial = _trial(BASE, _plan_of(given), Path(BASE), (out,))
+    trial = trial_of(BASE, _resolved(given), Path(BASE), (out,))
     return [replace(trial, scored=False)]
 
 
-def _started(study: Study, out: Path) -> Study:
+def started(study: Study, out: Path) -> Study:
     """The study with from=BASE in its settings."""
     if not study.base:
         return study
     return replace(study, settings={**study.settings, "start": str(out / BASE)})
 
 
-def tuning_trials(study: Study, out: Path, records: Path | None) -> list[Trial]:
-    """The tuning runs: every method at every learning rate, on a share of the steps."""
-    tune, study = study.tune, _started(study, out)
-    if tune is None:
-        return []
-    each = tune.workload == EACH
-    workloads = list(study.workloads) if each else [tune.workload or next(iter(study.workloads))]
-    trials = []
-    plans = {
-        (workload, method): _plan(study, workload, method)
-        for workload, method in product(workloads, study.methods)
-    }
-    for workload, rate, method in product(workloads, tune.lr, study.methods):
-        plan = plans[workload, method]
-        steps = max(1, round(plan.recipe.steps * tune.share))
-        short = plan.with_settings(
-            seed=tune.seed, lr=rate, steps=steps, samples=0, evaluate_every=_often(steps, TUNING_EVALUATIONS)
-        )
-        folder = Path(TUNING, safe_name(workload)) if each else Path(TUNING)
-        trial = _trial(workload, short, folder / safe_name(method) / f"{rate:g}", (out, records))
-        trials.append(replace(trial, scored=False))
-    return trials
-
-
-def chosen_rates(study: Study, trials: Sequence[Trial]) -> dict[str, float]:
-    """By method, or by workload/method if each tunes for itself: the rate whose tuning run ended lowest."""
-    each = study.tune is not None and study.tune.workload == EACH
-    ends: dict[str, dict[float, float]] = {}
-    for trial in trials:
-        outcome = trial.outcome()
-        if outcome is not None:
-            method = trial.recipe.method
-            key = f"{trial.workload}/{method}" if each else method
-            end = final(outcome, study.metric_of(method).key)
-            # A rate at which the run diverged is the last to be chosen.
-            ends.setdefault(key, {})[trial.recipe.lr] = end if math.isfinite(end) else math.inf
-    return {key: min(rates, key=rates.__getitem__) for key, rates in ends.items()}
-
-
-def final_trials(study: Study, rates: dict[str, float], out: Path, records: Path | None) -> list[Trial]:
+def final_trials(study: Study, out: Path, records: Path | None) -> list[Trial]:
     """The runs that are reported: all methods of a seed in turn, so that a slow hour affects all alike."""
-    study = _started(study, out)
+    study = started(study, out)
     trials = []
     for workload in study.workloads:
-        plans = {method: _plan(study, workload, method) for method in study.methods}
+        plans = {method: plan_of(study, workload, method) for method in study.methods}
         for turn, seed in enumerate(study.seeds):
             # Another method comes first for each seed, so that which two share the machine changes too.
             shift = turn % len(study.methods)
             for method in study.methods[shift:] + study.methods[:shift]:
                 plan = plans[method]
-                rate = rates.get(method, rates.get(f"{workload}/{method}", plan.recipe.lr))
+                rate = study.rates.get(method, study.rates.get(f"{workload}/{method}", plan.recipe.lr))
                 folder = Path(safe_name(workload), safe_name(method), str(seed))
                 trials.append(
-                    _trial(workload, plan.with_settings(seed=seed, lr=rate), folder, (out, records))
+                    trial_of(workload, plan.with_settings(seed=seed, lr=rate), folder, (out, records))
                 )
     return trials
 
 
-def _trial(workload: str, plan: Plan, folder: Path, roots: Sequence[Path | None]) -> Trial:
+def trial_of(workload: str, plan: Plan, folder: Path, roots: Sequence[Path | None]) -> Trial:
+    """The trial of a plan, in a folder below the study's and below its records."""
     folders = tuple(root / folder for root in roots if root is not None)
     if plan.recipe.start:
         # Runs that start from other weights are other runs.
@@ -142,20 +101,23 @@ def _trial(workload: str, plan: Plan, folder: Path, roots: Sequence[Path | None]
     return Trial(workload, plan.with_settings(out=str(folders[0])), folders)
 
 
-def _plan(study: Study, workload: str, method: str) -> Plan:
+def plan_of(study: Study, workload: str, method: str) -> Plan:
     """The plan of a method on a workload; runs differ in seed and learning rate."""
-    return _plan_of({**study.workloads[workload], **study.settings, "method": method, "seed": study.seeds[0]})
+    return _resolved(
+        {**study.workloads[workload], **study.settings, "method": method, "seed": study.seeds[0]}
+    )
 
 
-def _plan_of(settings: dict[str, Any]) -> Plan:
+def _resolved(settings: dict[str, Any]) -> Plan:
     workload, changes = str(settings["recipe"]), {k: v for k, v in settings.items() if k != "recipe"}
     plan = load(workload, settings=changes)
     if "evaluate_every" not in changes and plan.recipe.seconds is None:
-        plan = plan.with_settings(evaluate_every=_often(plan.recipe.steps, EVALUATIONS))
+        plan = plan.with_settings(evaluate_every=how_often(plan.recipe.steps, EVALUATIONS))
     return plan
 
 
-def _often(steps: int, evaluations: int) -> int:
+def how_often(steps: int, evaluations: int) -> int:
+    """Steps between so many evaluations."""
     return max(1, steps // evaluations)
 
 
@@ -166,11 +128,11 @@ def require_sound(study: Study) -> None:
         base_trials(study, Path())
     except BadRecipe as error:
         mistakes |= dict.fromkeys(f"base: {mistake}" for mistake in error.mistakes)
-    study = _started(study, Path())
+    study = started(study, Path())
     for workload in study.workloads:
         for method in study.methods:
             try:
-                plan = _plan(study, workload, method)
+                plan = plan_of(study, workload, method)
                 require_metric(study, plan)
                 if plan.recipe.start and not study.base:
                     digest_at(plan.recipe.start)
@@ -180,16 +142,17 @@ def require_sound(study: Study) -> None:
                 mistakes[str(error)] = None
     if study.tune is not None and study.tune.workload not in (None, EACH, *study.workloads):
         mistakes[f"tune: {study.tune.workload!r} is not one of {', '.join(study.workloads)}"] = None
-    if study.tune is not None and study.tune.seed in study.seeds:
-        mistakes[f"tune: seed {study.tune.seed} is one that is reported; take another"] = None
+    reported = set() if study.tune is None else {*study.tune.seeds} & {*study.seeds}
+    if reported:
+        mistakes[f"tune: seed {min(reported)} is one that is reported; take another"] = None
     if mistakes:
         raise BadRecipe(f"study {study.name}", list(mistakes))
 
 
 def require_features(study: Study) -> None:
     """Load the feature networks that runs are scored with, before the first run is trained."""
-    study = _started(study, Path())
-    plans = [_plan(study, workload, study.methods[0]) for workload in study.workloads]
+    study = started(study, Path())
+    plans = [plan_of(study, workload, study.methods[0]) for workload in study.workloads]
     for name in {plan.recipe.extractor for plan in plans} - {""}:
         extractor(name)
 

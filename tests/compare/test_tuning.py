@@ -1,0 +1,83 @@
+"""Learning rates: the grid grows until it holds the best one, and rates that failed are not chosen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from compare.made_runs import write_run
+
+from stepwell.compare.study import Study, Tuning, load_study
+from stepwell.compare.summary import summarise_runs
+from stepwell.compare.trials import Trial
+from stepwell.compare.tuning import Tuned, tuned
+
+
+def study(widen: int = 4) -> Study:
+    loaded = load_study("fashion16", ["methods=uniform,neyman", "steps=160"])
+    return replace(loaded, tune=Tuning((1e-3, 2e-3), widen=widen))
+
+
+def run_all(study: Study, out: Path, end: Callable[[Trial], float], failed: tuple[Path, ...] = ()) -> Tuned:
+    """As a study runs: every round trains what is missing, until nothing is."""
+    while True:
+        known = tuned(study, out, None, failed)
+        missing = [t for t in known.trials if t.outcome() is None and t.folders[0] not in failed]
+        if not missing:
+            return known
+        for trial in missing:
+            recipe = asdict(trial.recipe)
+            # 40 steps: a quarter of the run.
+            curve = [1.0, 0.9, 0.8, 0.7, end(trial)]
+            write_run(trial.folders[0], curve, recipe.pop("method"), recipe.pop("seed"), **recipe)
+
+
+def bowl(best: float) -> Callable[[Trial], float]:
+    return lambda trial: 0.1 + 0.01 * math.log2(trial.recipe.lr / best) ** 2
+
+
+def test_the_grid_grows_for_all_methods_until_it_holds_the_best_rate(tmp_path: Path) -> None:
+    known = run_all(study(), tmp_path, bowl(8e-3))
+    assert known.rates == {"uniform": 8e-3, "neyman": 8e-3}
+    assert known.edges == ()
+    assert {trial.recipe.lr for trial in known.trials} == {1e-3, 2e-3, 4e-3, 8e-3, 16e-3}
+    assert {trial.recipe.seed for trial in known.trials} == {100, 101}
+    downwards = run_all(study(), tmp_path / "down", bowl(2.5e-4))
+    assert downwards.rates["uniform"] == 2.5e-4
+    assert min(trial.recipe.lr for trial in downwards.trials) == 1.25e-4
+
+
+def test_methods_may_pull_the_grid_both_ways(tmp_path: Path) -> None:
+    ways = {"uniform": bowl(5e-4), "neyman": bowl(4e-3)}
+    known = run_all(study(), tmp_path, lambda trial: ways[trial.recipe.method](trial))
+    assert known.rates == {"uniform": 5e-4, "neyman": 4e-3}
+    assert known.edges == ()
+
+
+def test_an_edge_is_said_in_the_verdict(tmp_path: Path) -> None:
+    known = run_all(study(widen=1), tmp_path, bowl(1.0))
+    assert known.rates == {"uniform": 4e-3, "neyman": 4e-3}
+    assert known.edges == ("uniform", "neyman")
+    runs = [trial.outcome() for trial in known.trials]
+    summary = summarise_runs([run for run in runs if run is not None], [], known.of(study(widen=1)))
+    assert summary.verdict[-1].endswith("another verdict: uniform (0.004), neyman (0.004).")
+
+
+def test_a_rate_at_which_a_run_failed_is_not_chosen(tmp_path: Path) -> None:
+    def fails(trial: Trial) -> float:
+        # The best rate on average, but one of its two runs ends where it began.
+        return 1.0 if trial.recipe.lr == 4e-3 and trial.recipe.seed == 101 else 1e-4 / trial.recipe.lr
+
+    known = run_all(study(), tmp_path, fails)
+    assert known.rates["uniform"] == 2e-3
+    assert max(trial.recipe.lr for trial in known.trials) == 4e-3, "no reason to go further"
+    nan = run_all(study(), tmp_path / "nan", lambda t: math.nan if t.recipe.lr > 3e-3 else 1e-4 / t.recipe.lr)
+    assert nan.rates["uniform"] == 2e-3
+
+
+def test_a_run_that_crashed_counts_as_failed(tmp_path: Path) -> None:
+    crashed = tmp_path / "tuning" / "uniform" / "0.002"
+    known = run_all(study(widen=0), tmp_path, lambda trial: 1e-4 / trial.recipe.lr, (crashed,))
+    assert known.rates == {"uniform": 1e-3, "neyman": 2e-3}
