@@ -238,9 +238,8 @@ class GradientDeviation(Strata):
 
 def _variance(halves: Tensor, images: int) -> Tensor:
     """The trace of the covariance of one example's gradient, from the means [2, d] of two halves."""
-    one, other = halves
     # Half the squared distance of two independent means of n is the variance of one of them.
-    return (one - other).square().sum() * (images / 2)
+    return (halves[0] - halves[1]).square().sum() * (images / 2)
 
 
 class Alignment(Strata):
