@@ -92,6 +92,7 @@ def run(trial: Trial) -> str:
     from stepwell.recipes.run import run_plan
     from stepwell.recipes.score import Effort, score
     from stepwell.runs.directory import environment
+    from stepwell.runs.portable import portable_environment
 
     torch.set_num_threads(1)
     steps, more = STAGES[trial.stage]
@@ -111,7 +112,7 @@ def run(trial: Trial) -> str:
         "evaluations": evaluations,
         "score": ends,
         "sampler_seconds": probing[-1],
-        "environment": environment(),
+        "environment": portable_environment(environment()),
     }
     trial.path.write_text(json.dumps(content) + "\n")
     return f"{trial.stage} {trial.method} {trial.rate} seed {trial.seed}: {evaluations[-1][SIMPLE]:.4f}"
@@ -174,7 +175,8 @@ def table() -> None:
         ends = f"{distance}, at most {distance.worst:.2f}"
         rows.append([f"{method} against {baseline}", rates, str(len(shared)), *cells, ends])
     columns = ["method", "learning rates", "seeds", "simple", "min-snr", "bound", "distance"]
-    keep("pays", "Learned samplers on fashion16: images to the baseline's end", HOW, columns, rows)
+    title = "Learned samplers on fashion16: images to the baseline's end"
+    keep("pays", title, HOW, columns, rows, command="python benchmarks/pays.py")
     others = []
     for stage, (steps, more) in STAGES.items():
         if stage in ("tune", "final") or len(finished("neyman", stage)) < 2:
@@ -190,6 +192,7 @@ def table() -> None:
             OTHERS,
             columns,
             others,
+            command=f"python benchmarks/pays.py {' '.join(row[0] for row in others)}",
         )
     for row in rows + others:
         print(" | ".join(row))
