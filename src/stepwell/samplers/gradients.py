@@ -134,8 +134,8 @@ class Strata(Learner):
         self._move(halves.device)
         here = torch.arange(len(self._seen), device=halves.device) == signal.stratum
         kept = torch.where(here & finite, self._decay, 1.0)
-        self._update(torch.where(finite, halves, 0.0), signal.images, kept)
         self._seen = kept * self._seen + (1 - kept)
+        self._update(torch.where(finite, halves, 0.0), signal.images, kept)
         masses = self._learned()
         complete = (self._seen > 0).all() & masses.isfinite().all() & (masses.sum() > 0)
         self._masses = torch.where(complete, masses / masses.mean().clamp(min=1e-30), 1.0)
@@ -213,10 +213,11 @@ class GradientDeviation(Strata):
         variance = _variance(halves, images)
         density = (1 - self._floor) * self._masses + self._floor
         new = torch.stack([torch.ones_like(density), variance.expand_as(density), variance / density])
-        # Until every stratum was seen the draws are the reference's, and say nothing of learned ones.
-        counts = (kept < 1) & (self._seen > 0).all()
+        # Until every stratum was seen, all masses are 1: draws of the reference say nothing of learned ones.
+        counts = (kept < 1) & (self._masses != 1).any()
         self._told = torch.where(counts, kept * self._told + (1 - kept) * new, self._told)
-        # Means of logarithms: a single measurement is off by a factor, an early one by a large factor.
+        # Means of logarithms: a single measurement is off by a factor, an early one by a large factor. On the
+        # measurements of real runs their draws leave a little less than those of means (benchmarks/LOG.md).
         self._log_variance = kept * self._log_variance + (1 - kept) * variance.clamp(min=1e-30).log()
 
     def _learned(self) -> Tensor:
