@@ -134,7 +134,8 @@ def shown(columns: list[str], rows: Iterator[list[str]], record: tuple[str, str,
     for row in chain([columns], rows):
         print("".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)), flush=True)
         if record is not None and row is not columns:
-            keep(*record, columns, merged(record[0], columns, row))
+            command = "python benchmarks/learned_cost.py --record"
+            keep(*record, columns, merged(record[0], columns, row), command=command)
 
 
 def merged(name: str, columns: list[str], row: list[str]) -> list[list[str]]:

@@ -1,8 +1,8 @@
 """Make src/stepwell/data/fashion16.npz, the images that ship with the package, from Fashion-MNIST.
 
     apt-get download dataset-fashion-mnist
-    dpkg -x dataset-fashion-mnist_*.deb /tmp/fm
-    python benchmarks/make_fashion16.py /tmp/fm/usr/share/datasets/fashion-mnist
+    dpkg -x dataset-fashion-mnist_*.deb fm
+    python benchmarks/make_fashion16.py fm/usr/share/datasets/fashion-mnist
 
 28x28 gets a border of two black pixels and is halved: each pixel of 16x16 is the rounded mean of four.
 The first images of each class, in the order of the original files. The same zlib makes the same bytes.

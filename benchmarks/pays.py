@@ -95,6 +95,7 @@ def run(trial: Trial) -> str:
     from stepwell.recipes.run import run_plan
     from stepwell.recipes.score import Effort, score
     from stepwell.runs.directory import environment
+    from stepwell.runs.portable import portable_environment
 
     torch.set_num_threads(1)
     steps, more = STAGES[trial.stage]
@@ -114,7 +115,7 @@ def run(trial: Trial) -> str:
         "evaluations": evaluations,
         "score": ends,
         "sampler_seconds": probing[-1],
-        "environment": environment(),
+        "environment": portable_environment(environment()),
     }
     trial.path.write_text(json.dumps(content) + "\n")
     return f"{trial.stage} {trial.method} {trial.rate} seed {trial.seed}: {evaluations[-1][SIMPLE]:.4f}"
@@ -189,7 +190,7 @@ def table() -> None:
     columns = ["method", "learning rates", "seeds", "simple", "min-snr", "bound", "* to the baseline's end"]
     columns += ["distance"]
     made_in = json.loads(finished("uniform")[0].path.read_text())["environment"]
-    keep("pays", "Learned samplers on fashion16: images for the same loss", HOW, columns, rows, made_in)
+    keep("pays", "Learned samplers on fashion16: images for the same loss", HOW, columns, rows, made_in, PAYS)
     others = []
     for stage, (steps, more) in STAGES.items():
         if stage in ("tune", "final") or len(finished("neyman", stage)) < 2:
@@ -207,11 +208,13 @@ def table() -> None:
             columns,
             others,
             made_in,
+            f"{PAYS} {' '.join(row[0] for row in others)}",
         )
     for row in rows + others:
         print(" | ".join(row))
 
 
+PAYS = "python benchmarks/pays.py"
 HOW = (
     f"benchmarks/pays.py: tiny U-Net, linear schedule, batch 64, {STEPS} steps, evaluated 20 times, learning "
     f"rate chosen among {', '.join(RATES)} for each method alike (seed {TUNING_SEED}, {TUNING_STEPS} steps, "

@@ -69,6 +69,7 @@ def _keep(rows: list[list[str]]) -> None:
         "the first step on; uniform: 0.20. Ten seeds, default settings.",
         ["method", "bands", "least", "seeds 0 to 9"],
         rows,
+        command="python benchmarks/planted.py",
     )
 
 

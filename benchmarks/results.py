@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,30 @@ def keep(
     columns: list[str],
     rows: list[list[str]],
     made_in: dict[str, Any] | None = None,
+    command: str = "",
 ) -> None:
-    """Leave a record of a finished benchmark; `made_in` is the environment of its runs, if not this one."""
-    from stepwell.runs.directory import environment
+    """Leave a record of a finished benchmark.
 
-    where = made_in or environment()
-    record = {"title": title, "how": how, "columns": columns, "rows": rows, "environment": where}
+    `made_in` is the environment of its runs, if not this one; `command` makes it again, by default the one
+    that is running. Places of this machine are refused: nobody else has them.
+    """
+    from made_data import made_by
+
+    from stepwell.runs.directory import environment
+    from stepwell.runs.portable import places, portable_environment
+
+    where = portable_environment(made_in or environment())
+    running = shlex.join(where.pop("command", []))
+    content = {"title": title, "how": how, "command": command or running}
+    content |= {"data": made_by(f"{content['command']} {rows}"), "columns": columns, "rows": rows}
+    for text in (how, content["command"], *(cell for row in rows for cell in row)):
+        if found := places(text):
+            raise SystemExit(f"the record {name} would name {found[0]}, which is only here. {ELSEWHERE}")
+    record = {**content, "environment": where}
     (HERE / "records" / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
+
+
+ELSEWHERE = "Make data where benchmarks/made_data.py says, and name them as it does (data=runs/...)."
 
 
 def text() -> str:
@@ -31,11 +49,13 @@ def text() -> str:
     for path in sorted((HERE / "records").glob("*.json")):
         record = json.loads(path.read_text())
         machine = record["environment"]
+        commit = machine["commit"] or "unknown"
         parts += [
             f"## {record['title']}",
             "",
             record["how"],
-            f"Machine: {machine['processor']}, {machine['cores']} cores, commit {machine['commit']}, "
+            " ".join(filter(None, [f"Made by `{record['command']}`.", record["data"]])),
+            f"Machine: {machine['processor']}, {machine['cores']} cores, commit {commit}, "
             f"torch {machine['packages']['torch']}.",
             "",
             "| " + " | ".join(record["columns"]) + " |",

@@ -3,17 +3,18 @@
     python benchmarks/studies.py                 table1, table4 and zero-cost
     python benchmarks/studies.py fig7            any shipped study
     python benchmarks/studies.py --only-tables   no run, only tables from the records that are there
-    python benchmarks/studies.py table2 data=runs/flowers-latents extractor=resnet20-cifar10
+    python benchmarks/studies.py table2 data=runs/flowers-latents extractor=resnet20-cifar10   (made_data.py)
 
 Studies share their runs: one that another has made is not made again.
 """
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 
-from results import HERE, keep
+from results import ELSEWHERE, HERE, keep
 from results import main as rewrite_results
 
 from stepwell.cli.progress import StudyProgress
@@ -26,6 +27,7 @@ from stepwell.compare.summary import judgements_of
 from stepwell.compare.tuning import tuned
 from stepwell.compare.views import Summary
 from stepwell.recipes.method import first_words, study_files
+from stepwell.runs import portable
 from stepwell.runs.metrics import FRECHET
 
 RECORDS = HERE / "records" / "runs"
@@ -100,8 +102,9 @@ def _agrees(here: Ratio, paper: float) -> str:
     return "agrees" if here.lower == (paper < 1) else "DISAGREES"
 
 
-def keep_tables(study: Study, summary: Summary, judgements: list[Judgement]) -> None:
-    """Records of the study's tables, from which RESULTS.md is made."""
+def keep_tables(study: Study, words: list[str], summary: Summary, judgements: list[Judgement]) -> None:
+    """Records of the tables of a study, changed by `words`, from which RESULTS.md is made."""
+    command = shlex.join(["python", "benchmarks/studies.py", study.name, *words])
     recipe = " ".join(f"{key}={value}" for key, value in study.settings.items())
     tuned = "" if study.tune is None else _tuned(study.tune)
     about = f"`stepwell compare {study.name}`: {recipe}; seeds {', '.join(map(str, study.seeds))}.{tuned} "
@@ -113,12 +116,13 @@ def keep_tables(study: Study, summary: Summary, judgements: list[Judgement]) -> 
     for place, (name, table) in enumerate(tables):
         how = f"{head}\n\n{table.caption}".strip()
         head = ""
-        keep(f"{study.name}-{place}", name, how, list(table.columns), table.text_rows(), summary.environment)
+        columns, rows = list(table.columns), table.text_rows()
+        keep(f"{study.name}-{place}", name, how, columns, rows, summary.environment, command)
     rows = against_paper(judgements)
     if rows:
         columns = ["schedule", "method", "paper, early", "paper, end", "here", "direction"]
         name = f"{study.name} against the paper's claims"
-        keep(f"{study.name}-paper", name, BESIDE, columns, rows, summary.environment)
+        keep(f"{study.name}-paper", name, BESIDE, columns, rows, summary.environment, command)
 
 
 def _tuned(tune: Tuning) -> str:
@@ -147,6 +151,8 @@ def main() -> None:
     """Run, keep, rewrite."""
     words = [word for word in sys.argv[1:] if not word.startswith("--")]
     settings = [word for word in words if "=" in word]
+    if found := portable.places(" ".join(settings)):
+        raise SystemExit(f"{found[0]} is only on this machine, and the records would name it. {ELSEWHERE}")
     for name in [word for word in words if "=" not in word] or STUDIES:
         study = load_study(name, settings)
         records = RECORDS.with_name(f"runs-{name}") if name in APART else RECORDS
@@ -157,7 +163,7 @@ def main() -> None:
             progress = StudyProgress()
             study = run_study(study, places, progress.begin, progress.on_event)
         summary = summary_of(study, places)
-        keep_tables(study, summary, judgements_of(outcomes(study, places), study))
+        keep_tables(study, settings, summary, judgements_of(outcomes(study, places), study))
         print("\n".join(summary.verdict), flush=True)
     rewrite_results()
 

@@ -97,6 +97,21 @@ def test_a_thin_record_says_the_same_in_a_tenth_of_the_room(tmp_path: Path) -> N
     assert tables[0] == tables[1]
 
 
+def test_a_thin_record_names_no_place_of_its_machine(tmp_path: Path) -> None:
+    run = write_run(
+        tmp_path / "run", [1.0, 0.5], data="/mnt/photos", start=str(tmp_path / "base"), out="/x/run"
+    )
+    command = ["stepwell", "compare", "/mnt/mine.toml", "data=/mnt/photos", "out=/x", "seeds=3"]
+    (run / "environment.json").write_text(json.dumps({"command": command, "cores": 2}))
+    write_record(read(run), tmp_path / "thin")
+    recipe, where = (
+        json.loads((tmp_path / "thin" / f"{name}.json").read_text()) for name in ("recipe", "environment")
+    )
+    assert (recipe["data"], recipe["start"], recipe["out"]) == ("photos", "base", "")
+    assert where == {"command": ["stepwell", "compare", "mine.toml", "data=photos", "seeds=3"], "cores": 2}
+    assert summarise([tmp_path / "thin"]).reproduce == ("stepwell compare mine.toml data=photos seeds=3",)
+
+
 def test_reading_is_linear_in_the_number_of_records(tmp_path: Path) -> None:
     """Twice the records take about twice the time; a factor of 4 leaves room for noise."""
 

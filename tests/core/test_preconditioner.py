@@ -66,6 +66,68 @@ def test_every_group_has_its_own_numbers() -> None:
     torch.testing.assert_close(adam_scale(optimizer, two), torch.full((3,), 1 / 2))
 
 
+def _two_groups(one: float, two: float, **options: Any) -> tuple[Any, list[Parameter]]:
+    """Adam after two steps on two parameters whose groups differ in the learning rate."""
+    parameters = [Parameter(torch.zeros(3)), Parameter(torch.zeros(3))]
+    groups = [{"params": [p], "lr": lr} for p, lr in zip(parameters, (one, two), strict=True)]
+    optimizer = torch.optim.Adam(groups, betas=(0.8, 0.95), eps=1e-3, **options)
+    for step in range(2):
+        for number, parameter in enumerate(parameters):
+            parameter.grad = torch.tensor([1.0, -2.0, 0.5]) * (1 + number) * (1 + step)
+        optimizer.step()
+    return optimizer, parameters
+
+
+def _moment_scale(number: int) -> Tensor:
+    """1 / (sqrt(v) + eps) of `_two_groups`: v is 0.05 (0.95 + 4) g^2 / (1 - 0.95^2)."""
+    gradient = torch.tensor([1.0, 2.0, 0.5]) * (1 + number)
+    return 1 / ((0.05 * (0.95 + 4) / (1 - 0.95**2)) ** 0.5 * gradient + 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("rates", "wanted"),
+    [
+        ((0.1, 0.1), (1.0, 1.0)),
+        ((0.3, 0.1), (1.0, 1 / 3)),
+        ((1e-5, 4e-5), (0.25, 1.0)),
+        ((0.2, 0.0), (1.0, 0.0)),
+        ((0.0, 0.0), (1.0, 1.0)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("as_tensor", [False, True], ids=["float", "tensor"])
+def test_a_group_counts_by_its_learning_rate(
+    rates: tuple[float, float], wanted: tuple[float, float], as_tensor: bool
+) -> None:
+    optimizer, parameters = _two_groups(*rates)
+    for group in optimizer.param_groups if as_tensor else []:
+        group["lr"] = torch.tensor(group["lr"])
+    for number, parameter in enumerate(parameters):
+        found = adam_scale(optimizer, parameter)
+        torch.testing.assert_close(found, wanted[number] * _moment_scale(number), rtol=1e-5, atol=0)
+
+
+def test_equal_learning_rates_change_no_bit() -> None:
+    optimizer, parameters = _two_groups(3e-4, 3e-4)
+    for parameter in parameters:
+        alone = torch.optim.Adam([parameter], betas=(0.8, 0.95), eps=1e-3)
+        alone.state[parameter] = optimizer.state[parameter]
+        assert torch.equal(adam_scale(optimizer, parameter), adam_scale(alone, parameter))
+
+
+def test_two_groups_move_in_proportion_to_scale_and_first_moment() -> None:
+    optimizer, parameters = _two_groups(0.05, 0.2)
+    before = [parameter.detach().clone() for parameter in parameters]
+    for number, parameter in enumerate(parameters):
+        parameter.grad = torch.tensor([0.3, 1.0, -1.0]) * (3 - number)
+    optimizer.step()
+    for parameter, start in zip(parameters, before, strict=True):
+        mean = optimizer.state[parameter]["exp_avg"] / (1 - 0.8**3)
+        # One factor for all groups: the largest learning rate.
+        moved = -0.2 * adam_scale(optimizer, parameter) * mean
+        torch.testing.assert_close(parameter.detach() - start, moved, rtol=1e-4, atol=1e-7)
+
+
 class Factored(torch.optim.Optimizer):
     """Keeps a second moment for some parameters, but has no betas, as Adafactor."""
 

@@ -1,9 +1,7 @@
 """How much gradient noise a better choice of timesteps would remove, and how many images that would save.
 
-With strata that hold the shares q_i of the objective, and s_i the standard deviation of one example's
-weighted gradient in stratum i, a batch of B drawn stratum by stratum has the variance sum(q s^2) / B if it is
-drawn like the objective, and sum(q s)^2 / B if in proportion to q s (Neyman 1934). For K strata of equal
-shares the ratio is (sum s)^2 / (K sum s^2).
+What draws leave of the variance is in core/allocation.py; for draws in proportion to the deviations s of K
+strata of equal shares it is (sum s)^2 / (K sum s^2).
 """
 
 from __future__ import annotations
@@ -15,6 +13,7 @@ from torch import Tensor
 
 from stepwell.analyze.estimates import Estimate, GradientRounds, jackknife
 from stepwell.catalogue.find import find
+from stepwell.core.allocation import neyman_masses, variance_left
 
 
 @dataclass(frozen=True)
@@ -83,11 +82,10 @@ def gain(gradients: GradientRounds, batch: int) -> Gain:
 
 def _figures(halves: Tensor, variance: Tensor, shares: Tensor, batch: int, floor: float) -> Tensor:
     """[5]: ratio, ratio with a floor, share between strata, |mean|^2 / tr Cov, ratio of images."""
-    spread, within = variance.sqrt(), shares @ variance
-    mean = shares @ spread
-    # The density of the draws relative to even draws; each draw is weighted by its inverse.
-    density = (1 - floor) * spread / mean + floor
-    ratio, floored = mean.square() / within, shares @ (variance / density) / within
+    within = shares @ variance
+    ratio, floored = (
+        variance_left(variance, neyman_masses(variance, shares, kept), shares) for kept in (0.0, floor)
+    )
     # Products of means of different images have no noise in their expectation.
     one, other = halves.mean(0).unbind(1)
     signal = (shares @ one) @ (shares @ other)

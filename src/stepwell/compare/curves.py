@@ -67,8 +67,8 @@ def same_loss_ratio(run: Outcome, other: Outcome, key: str, axis: str = "images"
     """Images (or seconds) to a loss over the other's to the same loss: the geometric mean over losses.
 
     Over the losses that both go through after warm-up, until one of the runs has flattened out; a loss counts
-    by how much of training, in logarithms, the two spent around it. Swapping the runs gives the reciprocal.
-    NaN where there are too few such losses: then only the ends can be compared.
+    by the images that the two spent around it, so late training counts most. Swapping the runs gives the
+    reciprocal. NaN where there are too few such losses: then only the ends can be compared.
     """
     pair = after_warm_up(*at_common_steps(run, other))
     if len(pair[0].evaluations) < FEWEST_EVALUATIONS:
@@ -80,12 +80,12 @@ def same_loss_ratio(run: Outcome, other: Outcome, key: str, axis: str = "images"
     either = max(one.logs[0], two.logs[0]) - min(one.logs[-1], two.logs[-1])
     if not top - bottom > LEAST_OVERLAP * either:
         return math.nan
-    # Between these losses both times are straight lines, so that trapezoids are exact.
+    # Between these losses both times are straight lines.
     losses = sorted({top, bottom, *(log for log in one.logs + two.logs if bottom < log < top)}, reverse=True)
     times = [(one.reaches(loss), two.reaches(loss)) for loss in losses]
     total = spent = 0.0
     for (a, b), (later_a, later_b) in pairwise(times):
-        both = later_a - a + later_b - b
+        both = math.exp(later_a) - math.exp(a) + math.exp(later_b) - math.exp(b)
         total += both * (a - b + later_a - later_b) / 2
         spent += both
     return math.exp(total / spent)

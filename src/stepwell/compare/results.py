@@ -14,6 +14,7 @@ from stepwell.recipes.schema import Recipe
 from stepwell.runs.directory import ENVIRONMENT, METRICS, RECIPE
 from stepwell.runs.io import write_json
 from stepwell.runs.metrics import loss
+from stepwell.runs.portable import portable, portable_environment
 
 SCORE = "score.json"
 STUDY = "study.json"
@@ -174,7 +175,10 @@ _DENSITIES = 6
 
 
 def write_record(outcome: Outcome, place: Path) -> None:
-    """Write a thin copy of a finished run, which can be read, compared and reported like the run itself."""
+    """Write a thin copy of a finished run, which can be read, compared and reported like the run itself.
+
+    It names no place of the machine that made it, so that others can keep it and run its command.
+    """
     place.mkdir(parents=True, exist_ok=True)
     dense = set(thinned(range(len(outcome.evaluations)), _DENSITIES))
     lines = [
@@ -182,10 +186,12 @@ def write_record(outcome: Outcome, place: Path) -> None:
         for index, record in enumerate(outcome.evaluations)
     ]
     (place / METRICS).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    write_json(place / ENVIRONMENT, outcome.environment)
+    write_json(place / ENVIRONMENT, portable_environment(outcome.environment))
     write_json(place / SCORE, _rounded(outcome.score))
     # Last: a record with a recipe is complete.
-    write_json(place / RECIPE, {**outcome.recipe.values(), "out": ""})
+    # Where weights lay says nothing, their digest all.
+    start = Path(outcome.recipe.start).name
+    write_json(place / RECIPE, {**portable(outcome.recipe.values()), "start": start, "out": ""})
 
 
 def _thin(record: dict[str, Any], with_density: bool) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -182,4 +183,4 @@ def _reproduce(study: Study, runs: Sequence[Outcome]) -> tuple[str, ...]:
     if study.command:
         return (study.command,)
     commands = [run.environment.get("command") for run in runs]
-    return tuple(dict.fromkeys(" ".join(map(str, command)) for command in commands if command))[:20]
+    return tuple(dict.fromkeys(shlex.join(map(str, command)) for command in commands if command))[:20]

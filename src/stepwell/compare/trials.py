@@ -41,12 +41,14 @@ class Trial:
 
     def outcome(self) -> Outcome | None:
         """The finished run with exactly these settings, if there is one."""
+        # Until the base is trained, its weights are not known, and any record of this study stands.
+        unknown = {"start_digest"} if self.recipe.start and not self.recipe.start_digest else set()
         for folder in self.folders:
             try:
                 outcome = read(folder)
             except UnreadableRun:
                 continue
-            same = outcome.recipe.agrees(self.recipe, DEFINES_RESULT)
+            same = outcome.recipe.agrees(self.recipe, DEFINES_RESULT - unknown)
             if same and outcome.finished and (outcome.score or not self.scored):
                 return outcome
         return None

@@ -65,6 +65,12 @@ def _on_workload(judgements: Sequence[Judgement], metric: Metric) -> list[str]:
         baselines = dict.fromkeys(j.against for j in judgements if j.metric == metric)
         names = ", ".join(baselines) or "its baseline"
         sentences.insert(0, f"No method surely needs fewer images than {names} for the same {metric.title}.")
+    sentences += [
+        f"{j.method} ends at {j.end} of {j.against}'s {j.metric.title}; the images that this saves are "
+        f"undecided, {j.images}."
+        for j in judgements
+        if j.end.lower and not j.decisive.lower
+    ]
     losers = [_loss(j) for j in judgements if j.decisive.higher or j.end.higher]
     if losers:
         sentences.append(f"Surely worse: {'; '.join(losers)}.")

@@ -139,7 +139,10 @@ class ProbeContext:
 
 
 def adam_scale(optimizer: Any, parameter: Parameter) -> Tensor | None:
-    """1 / (sqrt(v) + eps) of Adam and its relatives, like the parameter; None if there is no such state."""
+    """rate / (sqrt(v) + eps) of Adam and its relatives, like the parameter; None if there is no such state.
+
+    `rate` is the learning rate of the parameter's group over the largest of all: only ratios matter.
+    """
     state = optimizer.state.get(parameter, {})
     moment, step = state.get("max_exp_avg_sq", state.get("exp_avg_sq")), state.get("step")
     if moment is None or step is None:
@@ -150,4 +153,18 @@ def adam_scale(optimizer: Any, parameter: Parameter) -> Tensor | None:
     # `step` may be a tensor on the device: nothing here reads it back.
     bias = 1 - group["betas"][1] ** step
     scale: Tensor = 1 / ((moment / bias).sqrt() + group["eps"])
-    return scale
+    rates = [other.get("lr") for other in optimizer.param_groups]
+    if len(rates) == 1 or any(rate is None for rate in rates):
+        return scale
+    return scale * _over_largest(group["lr"], rates)
+
+
+def _over_largest(rate: float | Tensor, rates: Sequence[float | Tensor]) -> float | Tensor:
+    """A learning rate over the largest of all groups'; 1 while all are 0, at the start of a warm-up."""
+    if not any(isinstance(other, Tensor) for other in rates):
+        largest = max(rates)
+        return rate / largest if largest else 1.0
+    # A compiled or capturable optimizer may keep rates on the device: nothing reads them back.
+    kept = next(other for other in rates if isinstance(other, Tensor))
+    most = torch.stack([torch.as_tensor(other).to(kept) for other in rates]).max()
+    return torch.where(most > 0, rate / most, 1.0)

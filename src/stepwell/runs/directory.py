@@ -134,9 +134,18 @@ def environment(**more: Any) -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),
         "cores": os.cpu_count(),
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "command": [*_program(sys.argv[0]), *sys.argv[1:]],
         **more,
     }
+
+
+def _program(started: str) -> list[str]:
+    """What to type for a program that was started as `started`."""
+    path = Path(started)
+    if path.name in ("__main__.py", "stepwell"):
+        return ["stepwell"]
+    name = path.name if path.is_absolute() else str(path)
+    return ["python", name] if path.suffix == ".py" else [name]
 
 
 def _version(package: str) -> str | None:

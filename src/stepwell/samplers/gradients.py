@@ -27,7 +27,7 @@ from stepwell.core.errors import Unsupported
 from stepwell.core.feedback import Feedback, GradientSignal
 from stepwell.core.probe import GradientSpec
 from stepwell.core.process import NoiseProcess
-from stepwell.core.sampler import Metrics, TimestepSampler
+from stepwell.core.sampler import Metrics, State, TimestepSampler, require_kind
 from stepwell.samplers.combinators import mix_reference
 from stepwell.samplers.one_density import Learner, fingerprint
 
@@ -46,7 +46,8 @@ def neyman(
     `floor` is the share of draws from the process's reference density.
     """
     spec = replace(strata_spec(process, strata, every_steps, images, None, metric), difference_only=True)
-    sampler = GradientSpread("neyman", process.reference, spec, decay, power=0.5)
+    floor = require.between("floor", floor, 0, 1)
+    sampler = GradientDeviation("neyman", process.reference, spec, decay, floor)
     return mix_reference(sampler, process.reference, floor, "floor")
 
 
@@ -61,7 +62,7 @@ def gradient_variance(
 ) -> TimestepSampler:
     """p in proportion to the variance of the gradient, without correction (Kim et al. 2025, Table 4)."""
     spec = replace(strata_spec(process, strata, every_steps, images, None, metric), difference_only=True)
-    sampler = GradientSpread("gradient-variance", process.reference, spec, decay, power=1.0)
+    sampler = GradientVariance("gradient-variance", process.reference, spec, decay)
     return mix_reference(sampler, process.reference, floor, "floor")
 
 
@@ -127,8 +128,9 @@ class Strata(Learner):
         if not isinstance(signal, GradientSignal):
             raise Unsupported(f"{self!r} learns from gradients, not from {type(signal).__name__}.")
         halves = signal.halves.detach().float()
-        # A measurement that is not finite counts as none; checking it on the device costs no wait.
-        finite = halves.isfinite().all()
+        # A measurement that is not finite, or too large to be squared, counts as none; checking it on the
+        # device costs no wait.
+        finite = halves.square().sum().isfinite()
         self._move(halves.device)
         here = torch.arange(len(self._seen), device=halves.device) == signal.stratum
         kept = torch.where(here & finite, self._decay, 1.0)
@@ -157,36 +159,88 @@ class Strata(Learner):
         return running / seen.view(-1, *[1] * (running.dim() - 1))
 
 
-class GradientSpread(Strata):
-    """Masses = (variance of one example's gradient, summed over parameters) ^ power."""
+class GradientVariance(Strata):
+    """Masses = the variance of one example's gradient, summed over parameters.
 
-    statistics = (*Strata.statistics, "log_variance")
+    Keeps means of variances: that of logarithms lies below, the further the fewer directions the noise has.
+    """
 
-    def __init__(
-        self, label: str, reference: Density, spec: GradientSpec, decay: float, power: float
-    ) -> None:
+    statistics = (*Strata.statistics, "variance")
+
+    def __init__(self, label: str, reference: Density, spec: GradientSpec, decay: float) -> None:
         super().__init__(label, reference, spec, decay)
-        self._power = power
-        self._log_variance = torch.zeros(spec.strata)
+        self._variance = torch.zeros(spec.strata)
 
     def _update(self, halves: Tensor, images: int, kept: Tensor) -> None:
-        one, other = halves
-        # Half the squared distance of two independent means of n is the variance of one of them.
-        variance = (one - other).square().sum() * (images / 2)
-        # Means of logarithms: a single measurement is off by a factor, an early one by a large factor.
+        self._variance = kept * self._variance + (1 - kept) * _variance(halves, images)
+
+    def _learned(self) -> Tensor:
+        variance = self._mean(self._variance)
+        return variance / variance.max().clamp(min=torch.finfo(variance.dtype).tiny)
+
+    def _metrics(self) -> Metrics:
+        return {}
+
+    def load_state_dict(self, state: State) -> None:
+        if "log_variance" in require_kind(state, self.label):
+            # Version 0.1 kept means of logarithms: what they say of the variance is where this one starts.
+            seen = state["seen"].clamp(min=1e-30)
+            state = {**state, "variance": (state["log_variance"] / seen).exp() * state["seen"]}
+        super().load_state_dict(state)
+
+
+class GradientDeviation(Strata):
+    """Masses = the standard deviation of one example's gradient; `floor` is the reference's share of draws.
+
+    `variance_ratio` is what the draws of the last rounds left of the variance of draws from the reference. A
+    new measurement knows nothing of the draws that it is divided by, so noise does not look like a gain: in
+    estimates that the draws were made from, it would. It is 1 until every stratum was measured under
+    learned draws.
+    """
+
+    statistics = (*Strata.statistics, "log_variance", "told")
+
+    def __init__(
+        self, label: str, reference: Density, spec: GradientSpec, decay: float, floor: float
+    ) -> None:
+        super().__init__(label, reference, spec, decay)
+        self._floor = floor
+        self._log_variance = torch.zeros(spec.strata)
+        self._told = torch.zeros(3, spec.strata)
+        """[3, K]: running means of 1, the variance, and variance / (density of draws / reference)."""
+
+    def _update(self, halves: Tensor, images: int, kept: Tensor) -> None:
+        variance = _variance(halves, images)
+        density = (1 - self._floor) * self._masses + self._floor
+        new = torch.stack([torch.ones_like(density), variance.expand_as(density), variance / density])
+        # Until every stratum was seen, all masses are 1: draws of the reference say nothing of learned ones.
+        counts = (kept < 1) & (self._masses != 1).any()
+        self._told = torch.where(counts, kept * self._told + (1 - kept) * new, self._told)
+        # Means of logarithms: a single measurement is off by a factor, an early one by a large factor. On the
+        # measurements of real runs their draws leave a little less than those of means (benchmarks/LOG.md).
         self._log_variance = kept * self._log_variance + (1 - kept) * variance.clamp(min=1e-30).log()
 
     def _learned(self) -> Tensor:
-        return (self._power * self._centred()).exp()
-
-    def _centred(self) -> Tensor:
-        """[K]: log variances around their mean, so that no scale overflows."""
         logs = self._mean(self._log_variance)
-        return logs - logs.mean()
+        # Around their mean, so that no scale overflows.
+        return (0.5 * (logs - logs.mean())).exp()
 
     def _metrics(self) -> Metrics:
-        spread = (0.5 * self._centred()).exp()
-        return {"variance_ratio": spread.mean().square() / spread.square().mean()}
+        seen = self._told[0]
+        # Strata hold equal shares of the reference.
+        variance, left = (self._told[1:] / seen.clamp(min=1e-30)).sum(1)
+        known = (seen > 0).all() & (variance > 0)
+        return {"variance_ratio": torch.where(known, left / variance, 1.0)}
+
+    def load_state_dict(self, state: State) -> None:
+        # Version 0.1 did not keep `told`: the ratio is told again after a round.
+        super().load_state_dict({"told": torch.zeros_like(self._told), **require_kind(state, self.label)})
+
+
+def _variance(halves: Tensor, images: int) -> Tensor:
+    """The trace of the covariance of one example's gradient, from the means [2, d] of two halves."""
+    # Half the squared distance of two independent means of n is the variance of one of them.
+    return (halves[0] - halves[1]).square().sum() * (images / 2)
 
 
 class Alignment(Strata):
