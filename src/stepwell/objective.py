@@ -22,11 +22,18 @@ DenoiserFn = Callable[[Tensor, PerExample, Any], Tensor]
 
 
 class Losses(NamedTuple):
-    """One value per example; `extra` (a learned-variance term) is never re-weighted."""
+    """One value per example [B]."""
 
     plain: PerExample
+    """The squared error on the network's own target."""
     weighted: PerExample
     extra: PerExample
+    """The term of a learned variance, which no weighting changes; 0 without one."""
+
+    @property
+    def total(self) -> PerExample:
+        """The whole loss, which a sampler's correction multiplies: all terms have the same timesteps."""
+        return self.weighted + self.extra
 
 
 @dataclass(frozen=True)
