@@ -17,7 +17,7 @@ from stepwell.core.errors import InvalidParameter, Unsupported
 from stepwell.core.process import NoiseProcess
 from stepwell.core.tensors import PerExample
 from stepwell.core.tick import stream_key
-from stepwell.objective import DenoiserFn, Objective
+from stepwell.objective import DenoiserFn, Objective, split_output
 from stepwell.weightings import Weighting
 
 
@@ -115,14 +115,7 @@ def on_target(denoiser: DenoiserFn) -> DenoiserFn:
     """A denoiser without its learned variance, the second half of the output channels."""
 
     def call(input: Tensor, time: PerExample, condition: Any) -> Tensor:
-        output = denoiser(input, time, condition)
-        prediction = output[:, : input.shape[1]] if output.shape[1] == 2 * input.shape[1] else output
-        if prediction.shape != input.shape:
-            raise InvalidParameter(
-                f"the denoiser's output is {tuple(output.shape)} for an input of {tuple(input.shape)}: "
-                "it must be as large, or have twice the channels if it learns a variance."
-            )
-        return prediction
+        return split_output(denoiser(input, time, condition), input)[0]
 
     return call
 
