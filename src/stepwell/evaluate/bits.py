@@ -50,9 +50,9 @@ def bits_per_dimension(
 ) -> Bits:
     """The bound (Ho et al. 2020, Eq. 5) on 8-bit images x0 [N, ...] in [-1, 1], on fixed noise.
 
-    `variance` of the reverse step: learned, fixed-large or fixed-small; None is the learned one if the network
-    has one (twice the channels), else fixed-large. A learned one is the decoder's too, as Nichol and Dhariwal
-    evaluate; with a fixed one the decoder has the posterior's of t = 1.
+    `variance` of the reverse step: learned, fixed-large or fixed-small; None is the learned one if the
+    network has one (twice the channels), else fixed-large. A learned one is the decoder's too, as Nichol and
+    Dhariwal evaluate; with a fixed one the decoder has the posterior's of t = 1.
 
     `timesteps=None` evaluates every timestep of every image; n evaluates n of them, stratified over time and
     over images: unbiased, and as good as exact where there are many images. `clip` keeps the predicted x0 in
