@@ -15,7 +15,7 @@ from torch import Tensor
 
 from stepwell.core import require
 from stepwell.core.errors import Unsupported
-from stepwell.core.increments import areas
+from stepwell.core.increments import converges_from
 from stepwell.core.process import NoiseProcess
 from stepwell.core.tensors import Lookup, PerExample, precise
 
@@ -181,7 +181,7 @@ def _speed_table(process: NoiseProcess, ceiling: float, tau: float | Literal["au
     share = torch.sigmoid(-process.log_snr(grid))
     growth = _gradient(share)
     spread = (growth - growth.min()) / (growth.max() - growth.min()).clamp(min=1e-12)
-    border = areas(process).converges_from if tau == "auto" else tau
+    border = converges_from(process) if tau == "auto" else tau
     return Lookup(torch.where(grid < border, (1 - ceiling) + (2 * ceiling - 1) * spread, 1.0))
 
 

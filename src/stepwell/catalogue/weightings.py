@@ -83,7 +83,7 @@ WEIGHTINGS = (
         "more where the noise grows faster",
         "Wang et al. 2024 (SpeeD)",
         Parameter("ceiling", 0.6, "weights lie in [1 - ceiling, ceiling] before tau"),
-        Parameter("tau", 0.7, "weights are 1 after it; a share of time, or auto"),
+        Parameter("tau", 0.7, "weights are 1 after it; a share of time, or auto: where 1 % is signal"),
         spellings={"lam": "ceiling"},
     ),
 )
