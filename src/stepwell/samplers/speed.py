@@ -37,8 +37,8 @@ def speed(
 
     `version`: current (a step at `tau`), legacy (a step where the noise level stops changing; what Kim et
     al. compare with) or lognorm (the option of that name in SpeeD's code). `tau="auto"` takes the border
-    from the process's increments: where about 1 % of the variance is signal. `dual` replaces t by |m - t|, by a
-    coin per example; m is one past the first timestep at which the noise level hardly changes.
+    from the process's increments: where about 1 % of the variance is signal. `dual` replaces t by |m - t|, by
+    a coin per example; m is one past the first timestep at which the noise level hardly changes.
 
     `as_published` follows the official code where it differs: it pairs within the batch, and its
     thresholds count absolute timesteps, so they move with T; ours are shares of the process.
