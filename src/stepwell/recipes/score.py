@@ -11,8 +11,9 @@ from torch import Tensor
 
 from stepwell.bound import VARIANCES
 from stepwell.evaluate.bits import LEARNED, bits_per_dimension
-from stepwell.evaluate.distances import Moments, frechet_distance, kernel_distance
+from stepwell.evaluate.distances import Moments, frechet_distance
 from stepwell.evaluate.extractors import Extractor, extractor
+from stepwell.evaluate.kernel_distance import kernel_distance
 from stepwell.generate.images import generate
 from stepwell.recipes.experiment import Experiment
 from stepwell.recipes.latents import psnr
