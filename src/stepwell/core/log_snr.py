@@ -108,7 +108,9 @@ class PulledBack(Density):
 
     def __init__(self, process: NoiseProcess, distribution: Symmetric) -> None:
         self.process, self.distribution = process, distribution
-        ends = process.log_snr(torch.tensor([0.0, _LAST], dtype=torch.float64))
+        one = torch.ones(1, dtype=torch.float64)
+        self._last = 1.0 if bool(process.log_snr(one).isfinite()) else _LAST
+        ends = process.log_snr(torch.tensor([0.0, self._last], dtype=torch.float64))
         # A flow has no time before 2^-24; a little less, so that rounding of that one does not matter.
         self._first = float(process.at_log_snr(ends[:1])) * (1 - 1e-6)
         # Masses are counted from the tail that the range is in: from the other, they would round to 1.
@@ -135,7 +137,7 @@ class PulledBack(Density):
         # float32 rounds the last times of a shifted flow to 1, where there is no signal and no density.
         x = u.to(precise(u))
         height = self.distribution.pdf(self.process.log_snr(x)) / abs(self._end - self._start)
-        inside = (height > 0) & (x >= self._first) & (x <= _LAST)
+        inside = (height > 0) & (x >= self._first) & (x <= self._last)
         return torch.where(inside, height * self.process.log_snr_rate(x).abs(), 0.0).to(u)
 
     def cdf(self, u: Tensor) -> Tensor:
