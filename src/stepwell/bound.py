@@ -38,6 +38,7 @@ class _Chain(NamedTuple):
     """On |x0 - predicted x0|^2."""
     log_variance: Lookup
     """The reverse step's."""
+    log_beta: Lookup
 
 
 def step_kl(
@@ -76,18 +77,26 @@ def decoder_nll(
 
 
 def learned_variance_bound(
-    process: NoiseProcess, x0: Tensor, xt: Tensor, output: Tensor, fraction: Tensor, u: PerExample
+    process: NoiseProcess,
+    x0: Tensor,
+    xt: Tensor,
+    output: Tensor,
+    fraction: Tensor,
+    u: PerExample,
+    *,
+    clip: bool = False,
 ) -> PerExample:
     """The bound's term at the t of u with a learned variance, in nats per example.
 
-    The log-variance lies between fixed-small's and fixed-large's, by `fraction` in [-1, 1] (Nichol and
-    Dhariwal 2021, Eq. 15). Give `output` detached: the term is to teach the variance, not the mean.
+    The log-variance lies between the posterior's and beta's, by `fraction` in [-1, 1] (Nichol and Dhariwal
+    2021, Eq. 15). The decoder of t = 0 has it too, between the posterior's variance of t = 1 and beta_0, as
+    their code. For training, give `output` detached: the term is to teach the variance, not the mean.
     """
     dtype, index = precise(x0), process.index(u)
-    small, large = _chain(process, "fixed-small"), _chain(process, "fixed-large")
-    low, high = (per_example(chain.log_variance.at(index, dtype), x0) for chain in (small, large))
+    small = _chain(process, "fixed-small")
+    low, high = (per_example(one.at(index, dtype), x0) for one in (small.log_variance, small.log_beta))
     log_variance = low + (fraction.to(dtype) + 1) / 2 * (high - low)
-    mean = predicted_x0(process, xt, output, u)
+    mean = predicted_x0(process, xt, output, u, clip=clip)
     error = (x0.to(dtype) - mean).square()
     # fixed-small's factor is pull^2 / (2 posterior variance): the KL to any other variance follows from it.
     pulled = 2 * per_example(small.factor.at(index, dtype), x0) * error
@@ -149,4 +158,5 @@ def _chain(process: NoiseProcess, variance: str) -> _Chain:
         constant=Lookup((torch.expm1(ratio) - ratio) / 2),
         factor=Lookup(pull**2 * torch.exp(-reverse) / 2),
         log_variance=Lookup(reverse),
+        log_beta=Lookup(torch.log(beta)),
     )

@@ -22,11 +22,18 @@ DenoiserFn = Callable[[Tensor, PerExample, Any], Tensor]
 
 
 class Losses(NamedTuple):
-    """One value per example; `extra` (a learned-variance term) is never re-weighted."""
+    """One value per example [B]."""
 
     plain: PerExample
+    """The squared error on the network's own target."""
     weighted: PerExample
     extra: PerExample
+    """The term of a learned variance, which no weighting changes; 0 without one."""
+
+    @property
+    def total(self) -> PerExample:
+        """The whole loss, which a sampler's correction multiplies: all terms have the same timesteps."""
+        return self.weighted + self.extra
 
 
 @dataclass(frozen=True)
@@ -53,16 +60,29 @@ class Objective:
 
     def _split(self, output: Tensor, x0: Tensor, xt: Tensor, u: PerExample) -> tuple[Tensor, PerExample]:
         """The prediction, and the term of a learned variance if the output has one (twice the channels)."""
-        if output.shape == x0.shape:
-            return output, torch.zeros_like(u)
-        doubled = x0.dim() > 1 and output.shape == (len(x0), 2 * x0.shape[1], *x0.shape[2:])
-        if not doubled or not self.process.is_ddpm:
+        prediction, fraction = split_output(output, x0)
+        if fraction is None:
+            return prediction, torch.zeros_like(u)
+        if not self.process.is_ddpm:
             raise InvalidParameter(
-                f"the network's output is {tuple(output.shape)} for examples of {tuple(x0.shape)}: it must "
-                "have the same shape, or twice the channels for a learned variance on a discrete process."
+                f"the network's output has twice the channels of its examples, for a learned variance, which "
+                f"{self.process!r} does not have: use a discrete process (linear, cosine, ...), or a network "
+                "with as many channels as its input."
             )
-        prediction, fraction = output.chunk(2, dim=1)
         nats = learned_variance_bound(self.process, x0, xt, prediction.detach(), fraction, u)
         # 0.001 x T x bits per dimension, as improved DDPM's hybrid loss (Nichol and Dhariwal 2021, Eq. 16).
         scale = len(self.process.grid()) / 1000 / (math.log(2) * x0[0].numel())
         return prediction, (nats * scale).to(u.dtype)
+
+
+def split_output(output: Tensor, x0: Tensor) -> tuple[Tensor, Tensor | None]:
+    """The prediction for x0 [B, C, ...], and a learned variance's fraction if the output has 2 C channels."""
+    if output.shape == x0.shape:
+        return output, None
+    if x0.dim() > 1 and output.shape == (len(x0), 2 * x0.shape[1], *x0.shape[2:]):
+        prediction, fraction = output.chunk(2, dim=1)
+        return prediction, fraction
+    raise InvalidParameter(
+        f"the network's output is {tuple(output.shape)} for examples of {tuple(x0.shape)}: it must be as "
+        "large, or have twice the channels if it learns a variance."
+    )

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from stepwell.core import require
 from stepwell.core.errors import Unsupported
-from stepwell.core.increments import areas
+from stepwell.core.increments import converges_from
 from stepwell.core.process import NoiseProcess
 from stepwell.core.tensors import Lookup, PerExample, precise
 
@@ -99,22 +99,29 @@ class Debiased:
 class Vlb:
     """c_t, the weight of the variational bound on eps (Ho et al. 2020; Kim et al. 2025, Eq. 7).
 
-    `cap` bounds c_t. On the cosine schedule c_999 = 499.5 is 97 % of the sum, because beta is clipped
-    there: uncapped (`cap=None`), training would ignore all else. A cap of 1 touches only the last
-    two timesteps of cosine, none of linear and quadratic, and the last one of zero-terminal-SNR ones.
+    `cap` bounds c_t; None is the bound itself. On the cosine schedule c_999 = 499.5 is 97 % of the sum,
+    because beta is clipped there. `auto` is a cap of 1 on discrete chains, which touches only the last two
+    timesteps of cosine, none of linear and quadratic, and the last one of zero-terminal-SNR ones; in
+    continuous time no beta is clipped, and it is no cap: the weight of VP near the data belongs to the bound.
     """
 
     variance: str = "fixed-large"
-    cap: float | None = 1.0
+    cap: float | Literal["auto"] | None = "auto"
 
     def __post_init__(self) -> None:
         require.one_of("variance", self.variance, ("fixed-large", "fixed-small", "fixed-large-clipped"))
-        if self.cap is not None:
+        if self.cap is not None and self.cap != "auto":
             require.positive("cap", self.cap)
+
+    def largest(self, process: NoiseProcess) -> float:
+        """The cap on c_t for this process; infinity is none."""
+        if self.cap == "auto":
+            return math.inf if process.timesteps is None else 1.0
+        return self.cap or math.inf
 
     def __call__(self, process: NoiseProcess, u: PerExample) -> PerExample:
         weight = process.bound_coefficient(u, self.variance)
-        return weight.clamp(max=self.cap or math.inf) * process.eps_factor(u)
+        return weight.clamp(max=self.largest(process)) * process.eps_factor(u)
 
 
 @dataclass(frozen=True)
@@ -174,7 +181,7 @@ def _speed_table(process: NoiseProcess, ceiling: float, tau: float | Literal["au
     share = torch.sigmoid(-process.log_snr(grid))
     growth = _gradient(share)
     spread = (growth - growth.min()) / (growth.max() - growth.min()).clamp(min=1e-12)
-    border = areas(process).converges_from if tau == "auto" else tau
+    border = converges_from(process) if tau == "auto" else tau
     return Lookup(torch.where(grid < border, (1 - ceiling) + (2 * ceiling - 1) * spread, 1.0))
 
 

@@ -58,18 +58,20 @@ def test_continuous_processes_have_areas_in_their_own_time(name: str) -> None:
     found = process_increments(name, process)
     assert found.official_converges_from is found.official_first_flat is found.timestep(0.5) is None
     assert 0 < found.accelerates_until <= found.converges_from < 1
-    wanted = process.time(torch.tensor([found.accelerates_until, found.converges_from]).double())
+    borders = [found.accelerates_until, found.converges_from]
+    wanted = process.time(torch.tensor(borders, dtype=torch.float64))
     assert found.own_times == pytest.approx(wanted.tolist())
     assert json.loads(json.dumps(asdict(found)))["process"] == name
 
 
 def test_flow_increments_in_closed_form() -> None:
-    # x_u = (1 - u) x0 + u eps: the variance is u^2 + u'^2, which is steepest at the end.
+    # x_u = (1 - u) x0 + u eps: u^2 / ((1 - u)^2 + u^2) of its variance is noise, steepest in the middle.
     process = stepwell.process("flow")
     u = process.grid()
+    noise = u**2 / ((1 - u) ** 2 + u**2)
     found = process_increments("flow", process)
-    assert found.variance == pytest.approx((u[1:] ** 2 + u[:-1] ** 2).tolist(), rel=1e-6)
-    assert found.accelerates_until > 0.99
+    assert found.variance == pytest.approx((noise[1:] + noise[:-1]).tolist(), rel=1e-6)
+    assert found.accelerates_until == pytest.approx(0.5, abs=0.001)
 
 
 def test_what_cannot_be_parted_is_refused() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from scipy import stats
@@ -148,6 +149,21 @@ def test_processes_without_a_bound_say_so(name: str) -> None:
     found, missing = objectives(stepwell.process(name))
     assert list(found) == ["simple"]
     assert missing["bound"].endswith(".")
+
+
+@pytest.mark.parametrize("name", ["linear", "cosine", "quadratic"])
+def test_the_bound_has_the_papers_own_weights(name: str) -> None:
+    """c_t = beta^2 / (2 sigma^2 alpha (1 - abar)), sigma^2 = beta (Kim et al. 2025, Eq. 7)."""
+    process = stepwell.process(name)
+    abar = process.alphas_cumprod().numpy()
+    alpha = abar / np.append(1.0, abar[:-1])
+    own = (1 - alpha) ** 2 / (2 * (1 - alpha) * alpha * (1 - abar))
+    found = objectives(process)[0]["bound"](process, process.grid()).numpy()
+    np.testing.assert_allclose(found, own, rtol=1e-9)
+    capped = objectives(process, cap=1.0)[0]["bound"](process, process.grid()).numpy()
+    np.testing.assert_allclose(capped, np.minimum(own, 1), rtol=1e-9)
+    # Of cosine's last twentieth a cap leaves one part in 87.
+    assert own[950:].mean() / capped[950:].mean() == pytest.approx(87 if name == "cosine" else 1, abs=0.5)
 
 
 def test_numbers_are_plain() -> None:

@@ -176,7 +176,7 @@ def test_methods_between_commas_keep_their_parameters() -> None:
 
 def test_increments_of_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     picture = tmp_path / "increments.png"
-    words = ["increments", "linear", "flow:shift=3", "edm", "linear:timesteps=100"]
+    words = ["increments", "linear", "flow:shift=3", "edm:sigma_max=2", "linear:timesteps=100"]
     text = said(capsys, *words, "--save", str(picture))
     assert "convergence    0.674 to 1.000 of unit time, timesteps 674 to 999" in text
     assert "SpeeD's code begins convergence at timestep 700, and pairs timesteps about 642." in text

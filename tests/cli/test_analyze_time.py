@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import builtins
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import stepwell
 from stepwell.analyze.interdependence import Alignments, Transfer
 from stepwell.cli import chart
 from stepwell.cli.analyze import interdependence
 from stepwell.cli.main import main
+from stepwell.recipes.experiment import trained
 
 SMALL = ["model=micro", "steps=4", "batch=8", "evaluate_every=0", "checkpoint_every=2", "samples=0", "keep=3"]
 QUICK = ["--rounds", "3", "--images", "2", "--strata", "3"]
@@ -67,6 +70,7 @@ def test_numbers_of_the_variance(run: Path, capsys: pytest.CaptureFixture[str]) 
     found = json.loads(said(capsys, *words))["moments"]
     assert [moment["steps"] for moment in found] == [2, 4]
     assert set(found[0]["curves"]) == {"simple", "bound"}
+    assert found[0]["cap"] is None
     assert len(found[0]["curves"]["bound"]["variance"]) == len(found[0]["borders"]) - 1 == 3
     assert found[0]["curves"] != found[1]["curves"]
     (last,) = json.loads(said(capsys, *words, "--at", "4"))["moments"]
@@ -74,6 +78,51 @@ def test_numbers_of_the_variance(run: Path, capsys: pytest.CaptureFixture[str]) 
     (scaled,) = json.loads(said(capsys, *words, "--at", "4", "--metric", "adam", "--held-out"))["moments"]
     assert scaled["metric"] == "adam"
     assert scaled["curves"]["simple"]["loss"] != last["curves"]["simple"]["loss"]
+
+
+def test_a_cap_of_the_bound_is_named_wherever_it_is_shown(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[list[str]] = []
+    monkeypatch.setattr(
+        chart, "write", lambda figure, path: drawn.append([axes.get_title() for axes in figure.axes[:2]])
+    )
+    words = ["variance", str(run), *QUICK, "--at", "4"]
+    own = said(capsys, *words, "--save", str(tmp_path / "a.png"))
+    capped = said(capsys, *words, "--cap", "0.25", "--save", str(tmp_path / "a.png"))
+    assert "weights of the bound: its own" in own
+    assert "capped" not in own
+    assert "weights of the bound: at most 0.25" in capped
+    assert "bound with weights capped at 0.25: loss" in capped
+    assert drawn == [["simple", "bound"], ["simple", "bound with weights capped at 0.25"]]
+    (found,) = json.loads(said(capsys, *words, "--cap", "0.25", "--json"))["moments"]
+    assert found["cap"] == 0.25
+    assert "cap must be above 0" in refused(capsys, *words, "--cap", "0")
+
+
+@pytest.mark.full
+def test_a_run_of_the_bounds_own_weights_and_its_variance(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, process = tmp_path / "run", "cosine:timesteps=4"
+    words = [*SMALL, f"process={process}", "method=vlb:cap=none", "evaluate_images=8"]
+    assert main(["train", "fashion16", *words, f"out={out}"]) == 0
+    assert trained(out).objective.weighting == stepwell.weighting("vlb", cap=None)
+    words = ["variance", str(out), *QUICK[:4], "--strata", "4", "--at", "4", "--json"]
+    curves = [
+        json.loads(said(capsys, *words, *more))["moments"][0]["curves"]["bound"]
+        for more in ([], ["--cap", "1"])
+    ]
+    own, capped = ([one["loss"][-1]["value"], one["variance"][-1]["value"]] for one in curves)
+    # One timestep in every stratum. Cosine's last has beta = 0.999: c = 0.999 / (2 x 0.001 x (1 - abar)).
+    abar = math.prod(1 - min(1 - cosine(t + 1) / cosine(t), 0.999) for t in range(4))
+    last = 0.999 / (2 * 0.001 * (1 - abar))
+    assert own == pytest.approx([last * capped[0], last**2 * capped[1]], rel=1e-4)
+
+
+def cosine(t: int) -> float:
+    """f(t) of Nichol and Dhariwal 2021, Eq. 17, for 4 timesteps."""
+    return math.cos((t / 4 + 0.008) / 1.008 * math.pi / 2) ** 2
 
 
 @pytest.mark.full

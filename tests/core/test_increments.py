@@ -9,7 +9,8 @@ import torch
 from scipy import stats
 
 import stepwell
-from stepwell.core.errors import InvalidParameter, UnknownName
+from stepwell.catalogue import build
+from stepwell.core.errors import InvalidParameter, UnknownName, Unsupported
 from stepwell.core.increments import areas, increments
 from stepwell.core.sampler import pmf
 
@@ -138,9 +139,42 @@ def test_acceleration_ends_where_the_variance_grows_fastest():
     assert areas(stepwell.process("cosine")).accelerates_until == pytest.approx(0.496, abs=0.002)
 
 
-@pytest.mark.parametrize("name", ["flow", "edm"])
-def test_processes_whose_noise_grows_to_the_end_never_converge(name):
-    assert areas(stepwell.process(name)).converges_from > 0.99
+TAU = {
+    # signal^2 / (signal^2 + noise^2) = 1 / 100 (DDPM's abar at its border), solved for unit time by hand.
+    "flow": 1 / (1 + 99**-0.5),
+    "flow:shift=3": 1 / (1 + 3 * 99**-0.5),
+    "edm": math.log(99**0.5 / 0.002) / math.log(80 / 0.002),
+    "ve": math.log(99**0.5 / 0.02) / math.log(100 / 0.02),
+}
+
+
+@pytest.mark.parametrize("name", TAU)
+def test_any_process_converges_where_one_percent_is_signal(name):
+    process = build.as_process(name)
+    # Borders are thousandths of time, and the threshold is a share of the last variance, 2 at most.
+    assert areas(process).converges_from == pytest.approx(TAU[name], abs=0.002)
+    masses = pmf(stepwell.sampler("speed", process, tau="auto", dual=False), process)
+    suppressed = masses < 0.5 / len(masses)
+    assert float(suppressed.double().mean()) == pytest.approx(1 - TAU[name], abs=0.002)
+    torch.testing.assert_close(masses[~suppressed], 5 * masses[-1].expand(int((~suppressed).sum())))
+
+
+def test_increments_at_unit_variance_are_those_of_scaled_images():
+    process = stepwell.process("edm", sigma_min=1 / 80, sigma_max=80)
+    sigma = process.sigma(process.grid())
+    share = sigma**2 / (1 + sigma**2)
+    found = increments(process, unit_variance=True)
+    torch.testing.assert_close(found.variance, share[1:] + share[:-1])
+    torch.testing.assert_close(found.mean, (1 - share).sqrt().diff())
+
+
+@pytest.mark.parametrize("name", ["edm:sigma_max=2", "linear:timesteps=3"])
+def test_tau_auto_is_refused_where_it_would_suppress_nothing(name):
+    process = build.as_process(name)
+    with pytest.raises(Unsupported, match=r"tau=auto: .* converges at .* such as tau=0\.7"):
+        stepwell.sampler("speed", process, tau="auto")
+    with pytest.raises(Unsupported, match="tau=auto"):
+        stepwell.weighting("speed", tau="auto")(process, process.grid())
 
 
 @pytest.mark.parametrize("timesteps", [1, 2, 3])

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from oracles import OptimalDenoiser
+from scipy import stats
 
 import stepwell
 from stepwell.bound import decoder_nll, prior_kl, step_kl
@@ -159,7 +161,9 @@ def test_what_cannot_be_computed_says_why():
         bits_per_dimension(lambda *_: None, zero_snr, images(2))
     process = stepwell.process("linear")
     with pytest.raises(UnknownName, match="fixed-small"):
-        bits_per_dimension(lambda *_: None, process, images(2), variance="learned")
+        bits_per_dimension(lambda *_: None, process, images(2), variance="medium")
+    with pytest.raises(InvalidParameter, match="variance=learned needs a network that predicts one"):
+        bits_per_dimension(OptimalDenoiser(process, STD), process, images(2), variance="learned")
     with pytest.raises(InvalidParameter, match="reaches 2"):
         bits_per_dimension(lambda *_: None, process, 2 * torch.ones(2, 3))
     with pytest.raises(InvalidParameter, match="timesteps"):
@@ -171,3 +175,69 @@ def test_one_timestep_is_all_decoder():
     found = bits_per_dimension(OptimalDenoiser(process, STD), process, images(4))
     assert found.diffusion == 0
     assert math.isfinite(found.total)
+
+
+class WithVariance:
+    """A network that also predicts where the log-variance lies, differently at every pixel and t."""
+
+    def __init__(self, process):
+        self.best = OptimalDenoiser(process, STD)
+
+    def __call__(self, input, time, condition):
+        fraction = torch.sin(7 * input + time[:, None])
+        return torch.cat([self.best(input, time), fraction], dim=1)
+
+
+def improved_diffusion_bits(process, x0, seed, clip):
+    """calc_bpd_loop of improved-diffusion with learned sigmas, transcribed in float64; our noise, exact CDFs.
+
+    _vb_terms_bpd: normal_kl to q's posterior for t > 0, at t = 0 the discretised decoder, both with
+    model_log_variance = frac log beta_t + (1 - frac) posterior_log_variance_clipped, frac = (v + 1) / 2.
+    """
+    abar = process.alphas_cumprod().numpy()
+    before = np.append(1.0, abar[:-1])
+    betas = 1 - abar / before
+    posterior_variance = betas * (1 - before) / (1 - abar)
+    clipped = np.log(np.append(posterior_variance[1], posterior_variance[1:]))
+    on_x0, on_xt = betas * np.sqrt(before) / (1 - abar), (1 - before) * np.sqrt(1 - betas) / (1 - abar)
+    network, x = WithVariance(process), x0.numpy().astype(np.float64)
+    terms = []
+    for t in range(len(abar)):
+        noise = fixed_noise(x0, seed, "bits", t - 1 if t else "decoder").numpy()
+        xt = (np.sqrt(abar[t]) * x + np.sqrt(1 - abar[t]) * noise).astype(np.float32)
+        output = network(torch.from_numpy(xt), torch.full((len(x),), t), None).double().numpy()
+        eps, v = np.split(output, 2, axis=1)
+        predicted = (xt - np.sqrt(1 - abar[t]) * eps) / np.sqrt(abar[t])
+        predicted = predicted.clip(-1, 1) if clip else predicted
+        frac = (v + 1) / 2
+        log_variance = frac * np.log(betas[t]) + (1 - frac) * clipped[t]
+        true_mean, mean = (on_x0[t] * one + on_xt[t] * xt for one in (x, predicted))
+        kl = 0.5 * (
+            log_variance
+            - clipped[t]
+            - 1
+            + np.exp(clipped[t] - log_variance)
+            + (true_mean - mean) ** 2 * np.exp(-log_variance)
+        )
+        upper, lower = (
+            stats.norm.cdf((x - mean + by) * np.exp(-log_variance / 2)) for by in (1 / 255, -1 / 255)
+        )
+        mass = np.where(x < -0.999, upper, np.where(x > 0.999, 1 - lower, upper - lower))
+        terms.append((kl if t else -np.log(mass)).mean() / np.log(2))
+    return terms[0], sum(terms[1:])
+
+
+@pytest.mark.parametrize("clip", [True, False])
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_a_learned_variance_is_that_of_the_reverse_step_and_the_decoder(schedule, clip):
+    process, x0 = stepwell.process(schedule, timesteps=30), images(50)
+    found = bits_per_dimension(WithVariance(process), process, x0, seed=4, clip=clip)
+    decoder, diffusion = improved_diffusion_bits(process, x0, 4, clip)
+    assert found.decoder == pytest.approx(decoder, rel=1e-5)
+    assert found.diffusion == pytest.approx(diffusion, rel=1e-5)
+    assert (
+        bits_per_dimension(WithVariance(process), process, x0, seed=4, clip=clip, variance="learned") == found
+    )
+    fixed = bits_per_dimension(OptimalDenoiser(process, STD), process, x0, seed=4, clip=clip)
+    large = bits_per_dimension(WithVariance(process), process, x0, seed=4, clip=clip, variance="fixed-large")
+    assert large == fixed

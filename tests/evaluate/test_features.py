@@ -13,7 +13,8 @@ import torch
 import stepwell.evaluate
 from stepwell.core.errors import Unsupported
 from stepwell.evaluate.classifiers import DIMENSIONS, FASHION16_FILE, FashionFeatures, load_fashion16
-from stepwell.evaluate.distances import Moments, frechet_distance, kernel_distance
+from stepwell.evaluate.distances import Moments, frechet_distance
+from stepwell.evaluate.kernel_distance import kernel_distance
 
 LARGEST = 500_000
 

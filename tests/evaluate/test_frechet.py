@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -13,7 +11,7 @@ from scipy.linalg import sqrtm
 
 from stepwell.core.errors import InvalidParameter
 from stepwell.evaluate import distances as frechet
-from stepwell.evaluate.distances import Moments, frechet_distance, kernel_distance
+from stepwell.evaluate.distances import Moments, frechet_distance
 from stepwell.evaluate.extractors import extractor
 
 
@@ -120,58 +118,6 @@ def test_moments_take_any_float_and_keep_float64():
     assert torch.equal(a.covariance, b.covariance)
 
 
-def by_double_sum(a, b):
-    def kernel(x, y):
-        return float((x @ y / len(x) + 1) ** 3)
-
-    size = len(a)
-    within = [
-        sum(kernel(x[i], x[j]) for i in range(size) for j in range(size) if i != j) / (size * (size - 1))
-        for x in (a, b)
-    ]
-    return sum(within) - 2 * sum(kernel(x, y) for x in a for y in b) / size**2
-
-
-def test_the_kernel_distance_is_the_double_sum():
-    # Subsets that leave out one of eight: the mean over many is the mean over all 64 of them.
-    a, b = sets(12, 8, 3) / 3, sets(13, 8, 3) / 3
-    rows = [[i for i in range(8) if i != left] for left in range(8)]
-    direct = torch.tensor([[by_double_sum(a[one], b[two]) for two in rows] for one in rows])
-    found = kernel_distance(a, b, size=7, subsets=4000)
-    spread = float(direct.std()) / math.sqrt(4000)
-    assert abs(found.mean - float(direct.mean())) < 5 * spread, "fails by chance once in 10^6"
-    assert found.standard_error == pytest.approx(float(direct.std()) * math.sqrt(7), rel=0.1)
-
-
-def test_two_halves_of_one_set_are_near_and_other_sets_are_not():
-    features = sets(14, 2000) / 4
-    near = kernel_distance(features[:1000], features[1000:])
-    far = kernel_distance(features[:1000], features[1000:] + 0.2)
-    assert abs(near.mean) < 4 * near.standard_error
-    assert far.mean > 10 * near.standard_error
-    assert far.mean > 4 * far.standard_error
-
-
-@pytest.mark.parametrize("offset", [0.0, 0.3])
-def test_the_standard_error_is_that_of_fresh_sets(offset):
-    generator = torch.Generator().manual_seed(15)
-    found = []
-    for _ in range(60):
-        a, b = torch.randn(2, 200, 4, generator=generator)
-        found.append(kernel_distance(a, b + offset, subsets=30))
-    means, errors = (torch.tensor(values) for values in zip(*found, strict=True))
-    # The spread of 60 is known to 10 %. Between equal sets the error is too large, by sqrt(3) as sizes go.
-    ratio = float(errors.mean() / means.std())
-    assert 0.75 < ratio < (1.4 if offset else 2.4)
-    assert abs(float(means.mean())) < 5 * float(means.std()) / math.sqrt(60) or offset
-
-
-def test_the_kernel_distance_is_a_function_of_its_seed():
-    a, b = sets(16), sets(17)
-    assert kernel_distance(a, b, subsets=3) == kernel_distance(a, b, subsets=3)
-    assert kernel_distance(a, b, subsets=3) != kernel_distance(a, b, subsets=3, seed=1)
-
-
 def test_bad_features_say_what_is_wrong():
     good = sets(18)
     with pytest.raises(InvalidParameter, match="dimensions"):
@@ -182,10 +128,6 @@ def test_bad_features_say_what_is_wrong():
         Moments().add(good / 0)
     with pytest.raises(InvalidParameter, match=r"\[B, D\]"):
         Moments().add(good[0])
-    with pytest.raises(InvalidParameter, match="leaves some out"):
-        kernel_distance(good, good, size=len(good))
-    with pytest.raises(InvalidParameter, match="dimensions"):
-        kernel_distance(good, good[:, :5])
 
 
 def spread(seed, count, dimensions, decades):

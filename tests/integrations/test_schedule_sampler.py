@@ -150,3 +150,12 @@ def test_a_schedule_sampler_continues_where_it_was() -> None:
     again[0].load_state_dict(copy.deepcopy(first[0].state_dict()))
     for one, two in zip(trained(range(4, 8), *again), expected[4:], strict=True):
         assert torch.equal(one, two)
+
+
+def test_the_weights_correct_whatever_is_in_the_loss() -> None:
+    """Their "loss" of learn_sigma has a second term: E[weight x loss] is uniform's for any loss of t."""
+    masses = [30.0, 1.0, 4.0, 1.0, 20.0]
+    sampler, *_ = schedule("table", masses=masses, unbiased=True)
+    t, weights = sampler.sample(4096, "cpu")
+    chance = torch.tensor(masses)[t // 200] / sum(masses) / 200
+    torch.testing.assert_close(weights * chance * 1000, torch.ones(4096))

@@ -1,4 +1,4 @@
-"""A learned variance through an ADM-style network: its term is nobody's to re-weight."""
+"""A learned variance through an ADM-style network: no weighting changes its term, every correction does."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from stepwell.catalogue import build as named
+from stepwell.core.process import NoiseProcess
+from stepwell.core.tick import Tick
 from stepwell.models import unet
 from stepwell.models.denoiser import Condition, Denoiser, NetworkSpec
 from stepwell.objective import Losses, Objective
@@ -58,8 +60,8 @@ def test_the_mean_learns_from_the_weighted_error_and_the_variance_from_the_bound
     assert of_weighted[2:].abs().max() == 0
 
 
-def stepped(correction: float) -> Tensor:
-    """What one training step leaves in the last layer's bias when the sampler corrects by this much."""
+def stepped(process: NoiseProcess, pace: Any) -> tuple[Tensor, Tensor]:
+    """The loss of one training step at these draws, and what it leaves in the last layer's bias."""
     denoiser, seen = network(), []
 
     def clip(*_: Any) -> Tensor:
@@ -68,7 +70,6 @@ def stepped(correction: float) -> Tensor:
 
     nothing = SimpleNamespace(apply=lambda *_: None, step=lambda *_: None, zero_grad=lambda: None)
     x0 = torch.randn(6, 2, 8, 8, generator=torch.Generator().manual_seed(1)).clamp(-1, 1)
-    pace = SimpleNamespace(u=torch.linspace(0.05, 0.95, 6), correction=torch.full((6,), correction))
     training = SimpleNamespace(
         accelerator=SimpleNamespace(
             process_index=0,
@@ -87,7 +88,7 @@ def stepped(correction: float) -> Tensor:
         batches=SimpleNamespace(at=lambda *_: x0),
         encode=lambda batch: (batch, Condition(torch.arange(6) % 3)),
         synchronised=lambda last: nullcontext(),
-        objective=Objective(PROCESS, named.weighting("min-snr")),
+        objective=Objective(process, named.weighting("min-snr")),
         denoiser=denoiser,
         seed=0,
         accumulate=1,
@@ -96,12 +97,30 @@ def stepped(correction: float) -> Tensor:
         optimizer=nothing,
         ema=nothing,
     )
-    train_step(training, 0)  # type: ignore[arg-type]
-    return seen[0]
+    report = train_step(training, 0)  # type: ignore[arg-type]
+    return report.loss, seen[0]
 
 
-def test_the_samplers_correction_does_not_reach_the_variance() -> None:
-    once, thrice = stepped(1.0), stepped(3.0)
-    torch.testing.assert_close(thrice[:2], 3 * once[:2])
-    assert torch.equal(thrice[2:], once[2:])
-    assert (once[2:].abs() > 0).all()
+def test_the_samplers_correction_is_on_every_term() -> None:
+    u = torch.linspace(0.05, 0.95, 6)
+    once, thrice = (
+        stepped(PROCESS, SimpleNamespace(u=u, correction=torch.full((6,), by)))[1] for by in (1.0, 3.0)
+    )
+    torch.testing.assert_close(thrice, 3 * once)
+    assert (once.abs() > 0).all()
+
+
+def test_a_corrected_sampler_leaves_the_hybrid_objective_and_its_gradient_as_uniform_has_them() -> None:
+    # All of a batch at one of 8 timesteps, with the same noise: both expectations are sums of 8 terms.
+    process, masses = named.process("cosine", timesteps=8), [30.0, 1.0, 4.0, 1.0, 1.0, 2.0, 1.0, 20.0]
+    sampler = named.sampler("table", process, masses=masses, unbiased=True)
+    chances = torch.tensor(masses) / sum(masses)
+    middles = chances.cumsum(0) - chances / 2
+    found = torch.zeros(5)
+    wanted = torch.zeros(5)
+    for chance, middle in zip(chances, middles, strict=True):
+        draw = sampler.from_uniform(middle.expand(6), torch.zeros(6, 1), Tick(step=0))
+        uniform = SimpleNamespace(u=draw.u, correction=torch.ones(6))
+        found += chance * torch.cat([one.detach().reshape(-1) for one in stepped(process, draw)])
+        wanted += torch.cat([one.detach().reshape(-1) for one in stepped(process, uniform)]) / 8
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=0)

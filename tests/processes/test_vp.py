@@ -122,9 +122,25 @@ def test_the_bound_coefficient_adds_up_to_likelihood():
     grid = process.grid()
     per_thousandth = process.bound_coefficient(grid, "fixed-large")
     torch.testing.assert_close(per_thousandth * 1000, stepwell.weighting("likelihood")(process, grid))
-    # So vlb, and with it every learner whose target is the bound, works here; its cap touches one thousandth.
-    capped = stepwell.weighting("vlb")(process, grid)
-    assert int((capped < per_thousandth).sum()) == 1
+    # So vlb, and with it every learner whose target is the bound, works here.
+    torch.testing.assert_close(stepwell.weighting("vlb")(process, grid), per_thousandth)
+
+
+def test_vlb_has_no_cap_in_continuous_time():
+    """Its mean weight is half the change of log-SNR over all time, in thousandths; a cap of 1 leaves 88 %."""
+    process = stepwell.process("vp")
+    # Even in ln t, where the weight is nearly 1 / t: the trapezium rule is exact to 1e-6.
+    t = torch.logspace(math.log10(CUT_OFF), 0, 40_001, dtype=torch.float64)
+    u = (t - CUT_OFF) / (1 - CUT_OFF)
+
+    def mean(**cap):
+        return float(torch.trapezoid(stepwell.weighting("vlb", **cap)(process, u), u))
+
+    log_snr = [-math.log(math.expm1(0.1 * time + 19.9 * time**2 / 2)) for time in (CUT_OFF, 1.0)]
+    exact = (log_snr[0] - log_snr[1]) / 2000
+    assert mean() == pytest.approx(exact, rel=1e-5)
+    assert mean(cap=None) == mean()
+    assert mean(cap=1.0) == pytest.approx(0.88 * exact, rel=0.01), "a cap that is asked for acts everywhere"
 
 
 @pytest.mark.parametrize("weighting", names("weighting"))

@@ -1,8 +1,8 @@
-"""How well a few timesteps approximate all (Kim et al. 2025, Fig. 7), chosen and scored on different updates.
+"""How well a few timesteps stand for all (Kim et al. 2025, Algorithm 2), chosen and scored on other updates.
 
 A row is the decrease of one example's loss at every timestep after one update, and y its sum. The paper
 rewards its policy with the mean over a subset S of three timesteps; this measures how much of y that mean, or
-a regression on S, explains.
+a regression on S, explains. The paper's Fig. 7 is another thing, FID against time: `stepwell compare fig7`.
 """
 
 from __future__ import annotations

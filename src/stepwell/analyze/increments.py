@@ -18,7 +18,7 @@ OFFICIAL_FLAT = 1e-4
 
 @dataclass(frozen=True)
 class ProcessIncrements:
-    """x_{t+1} - x_t given x0 at every border between timesteps (Wang et al. 2024, Theorem 1)."""
+    """x_{t+1} - x_t given x0 between any two timesteps, at unit variance (Wang et al. 2024, Theorem 1)."""
 
     process: str
     timesteps: int | None
@@ -52,7 +52,7 @@ def process_increments(name: str, process: NoiseProcess, converged: float = CONV
         raise Unsupported(
             f"{name} has {count} timesteps, and the areas need at least 4: give timesteps=1000, for example."
         )
-    steps, parts = increments(process), areas(process, converged)
+    steps, parts = increments(process, unit_variance=True), areas(process, converged)
     borders = torch.tensor([parts.accelerates_until, parts.converges_from], dtype=torch.float64)
     first, second = process.time(borders).tolist()
     return ProcessIncrements(

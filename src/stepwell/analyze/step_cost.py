@@ -169,11 +169,11 @@ def published_forwards(subset: int, timesteps: int, batch: int) -> float:
 
 
 def published_ratio(subset: int, timesteps: int, batch: int, every_steps: int) -> float:
-    """The counted time of a step of Kim et al.'s method relative to uniform: 1.41 in their Sec. 9 (2025).
+    """The counted time of a step of Kim et al.'s method relative to uniform, as in their Sec. 9 (2025).
 
-    Our reconstruction of their number: the policy network counts like the denoiser, which is far too much,
-    with one forward pass in every step and one training step in every policy step. Without it the ratio
-    is 1.14.
+    1.41 with their settings is printed there. They count the policy network like the denoiser, which is far
+    too much, with one forward pass in every step and one training step in every policy step. Without it the
+    ratio is 1.14.
     """
     policy = 1 + FORWARDS_OF_A_STEP / every_steps
     probe = published_forwards(subset, timesteps, batch) / every_steps

@@ -10,14 +10,12 @@ import torch
 from torch import Tensor
 
 from stepwell.analyze.estimates import Estimate, GradientRounds, jackknife
-from stepwell.catalogue import build
 from stepwell.core.errors import Unsupported
 from stepwell.core.probe import GradientSpec
 from stepwell.core.process import NoiseProcess
 from stepwell.core.tensors import PerExample
 from stepwell.probes.context import LossAt
-from stepwell.runs.metrics import OBJECTIVES
-from stepwell.weightings import Weighting
+from stepwell.weightings import Unweighted, Vlb, Weighting
 
 
 @dataclass(frozen=True)
@@ -40,18 +38,20 @@ class Variance:
     """By name of the objective."""
     missing: dict[str, str]
     """Objectives that the process does not support, and why."""
+    cap: float | None
+    """The largest weight of the bound; None: its own weights, as in the paper."""
     metric: str
     """adam: gradients were scaled by Adam's preconditioner; or plain."""
     gradients: int
     """Examples measured in each stratum."""
 
 
-def variance(gradients: GradientRounds, metric: str = "plain") -> Variance:
+def variance(gradients: GradientRounds, metric: str = "plain", cap: float | None = None) -> Variance:
     """Variance and loss of both objectives, with the same examples, times and noise."""
     spec, effort = gradients.spec(metric), gradients.effort
     # Only the halves' difference is needed, which takes one backward pass instead of two.
     difference = replace(spec, difference_only=True)
-    weightings, missing = objectives(gradients.setup.process)
+    weightings, missing = objectives(gradients.setup.process, cap)
     curves: dict[str, Curve] = {}
     for place, (name, weighting) in enumerate(weightings.items()):
 
@@ -61,15 +61,17 @@ def variance(gradients: GradientRounds, metric: str = "plain") -> Variance:
         setup = replace(gradients.setup, weighting=weighting)
         curves[name] = _curve(replace(gradients, setup=setup, progress=progress), difference)
     count = 2 * effort.images * effort.rounds
-    return Variance(spec.borders, curves, missing, gradients.metric(spec), count)
+    return Variance(spec.borders, curves, missing, cap, gradients.metric(spec), count)
 
 
-def objectives(process: NoiseProcess) -> tuple[Mapping[str, Weighting], dict[str, str]]:
+def objectives(
+    process: NoiseProcess, cap: float | None = None
+) -> tuple[Mapping[str, Weighting], dict[str, str]]:
     """The weightings of the paper's two losses, and why a process does not support one of them."""
+    known: dict[str, Weighting] = {"simple": Unweighted(), "bound": Vlb(cap=cap)}
     weightings: dict[str, Weighting] = {}
     missing: dict[str, str] = {}
-    for name, known in OBJECTIVES.items():
-        weighting = build.weighting(known)
+    for name, weighting in known.items():
         try:
             weighting(process, torch.full((1,), 0.5))
         except Unsupported as error:

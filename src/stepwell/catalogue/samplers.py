@@ -96,7 +96,7 @@ SAMPLERS = (
         "fewer draws where the process has converged",
         "Wang et al. 2024 (SpeeD, A Closer Look at Time Steps)",
         Parameter("version", "current", "current, legacy (what Kim et al. compare with) or lognorm"),
-        Parameter("tau", 0.7, "where convergence begins, a share of time, or auto: from the increments"),
+        Parameter("tau", 0.7, "where convergence begins, a share of time; auto: where 1 % is signal"),
         Parameter("suppression", 5.0, "how many times fewer draws there"),
         Parameter("dual", True, "pair early with late timesteps"),
         Parameter("as_published", False, "pair within the batch; thresholds in absolute timesteps"),

@@ -64,7 +64,11 @@ WEIGHTINGS = (
             "fixed-large",
             "of the reverse step: fixed-large, fixed-small; fixed-large-clipped has Kim et al.'s t = 0",
         ),
-        Parameter("cap", 1.0, "largest weight: cosine's t = 999 alone is 97 % of the sum; None: no cap"),
+        Parameter(
+            "cap",
+            "auto",
+            "largest weight; auto: 1 on discrete chains (cosine's t = 999 is 97 % of the sum); none: no cap",
+        ),
     ),
     _weighting(
         "likelihood",
@@ -79,7 +83,7 @@ WEIGHTINGS = (
         "more where the noise grows faster",
         "Wang et al. 2024 (SpeeD)",
         Parameter("ceiling", 0.6, "weights lie in [1 - ceiling, ceiling] before tau"),
-        Parameter("tau", 0.7, "weights are 1 after it; a share of time, or auto"),
+        Parameter("tau", 0.7, "weights are 1 after it; a share of time, or auto: where 1 % is signal"),
         spellings={"lam": "ceiling"},
     ),
 )

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from stepwell.core import require
+from stepwell.core.errors import Unsupported
 from stepwell.core.process import NoiseProcess
 
 CONVERGED = 0.99
@@ -39,15 +40,21 @@ class Areas:
     converges_from: float
 
 
-def increments(process: NoiseProcess, noise: Literal["fresh", "chain"] = "fresh") -> Increments:
+def increments(
+    process: NoiseProcess, noise: Literal["fresh", "chain"] = "fresh", *, unit_variance: bool = False
+) -> Increments:
     """The increments of any process in closed form.
 
     `fresh`: x_t and x_{t+1} carry independent noise, as two training examples do; this is SpeeD's
     theorem, variance 2 - abar_t (1 + alpha_{t+1}). `chain`: neighbours on one forward trajectory.
+    `unit_variance` divides each x by sqrt(signal^2 + noise^2), which is 1 for DDPM's processes.
     """
     require.one_of("noise", noise, ("fresh", "chain"))
     grid = process.grid()
     signal, spread = process.scales(grid)
+    if unit_variance:
+        total = torch.sqrt(signal**2 + spread**2)
+        signal, spread = signal / total, spread / total
     variance = spread[1:] ** 2 + spread[:-1] ** 2
     if noise == "chain":
         # Markov: x_{t+1} = (a'/a) x_t + fresh noise, so the covariance given x0 is (a'/a) s^2.
@@ -56,16 +63,33 @@ def increments(process: NoiseProcess, noise: Literal["fresh", "chain"] = "fresh"
 
 
 def areas(process: NoiseProcess, converged: float = CONVERGED) -> Areas:
-    """The acceleration, deceleration and convergence areas of any process.
+    """The acceleration, deceleration and convergence areas of any process, at unit variance.
 
     The variance of the increments rises ever faster, then ever more slowly, then hardly at all: the
-    first border is where its rate peaks, the second where it has reached `converged` of its maximum.
+    first border is where its rate peaks, the second where it has reached `converged` of its maximum. At
+    0.99 little more than 1 % of the image is signal there, whether noise replaces it (DDPM, flow) or drowns
+    it (VE, EDM, whose own variance never stops growing).
     """
     require.between("converged", converged, 0, 1)
-    steps = increments(process)
+    steps = increments(process, unit_variance=True)
     if len(steps.u) < 3:
         return Areas(1.0, 1.0)
     (rate,) = torch.gradient(steps.variance)
     peak = int(rate.argmax())
     reached = int((steps.variance >= converged * steps.variance.max()).int().argmax())
     return Areas(float(steps.u[peak]), float(steps.u[max(peak, reached)]))
+
+
+_NOTHING = 0.99
+"""A convergence area that starts after this is negligible."""
+
+
+def converges_from(process: NoiseProcess) -> float:
+    """The unit time that SpeeD's tau=auto stands for, or an error if the process hardly converges."""
+    border = areas(process).converges_from
+    if border > _NOTHING:
+        raise Unsupported(
+            f"tau=auto: {process!r} converges at {border:.3f} of its time, so nothing would be drawn less "
+            "often. Write the share of time where that should begin, such as tau=0.7."
+        )
+    return border

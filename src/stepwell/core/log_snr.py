@@ -15,6 +15,8 @@ from stepwell.core.errors import Unsupported
 from stepwell.core.process import NoiseProcess
 from stepwell.core.tensors import precise
 
+_LAST = 1 - 2**-24
+"""The largest float32 below 1: a flow's log-SNR ends there, at -33, and not at minus infinity."""
 _LEAST_MASS = 1e-6
 """The least mass inside a process's range: with less, float32 draws would be a few values."""
 
@@ -102,11 +104,15 @@ def over_log_snr(process: NoiseProcess, distribution: Symmetric) -> Density:
 
 
 class PulledBack(Density):
-    """p(u) = f(log_snr(u)) |d log_snr / du|, normalised over the process's range."""
+    """p(u) = f(log_snr(u)) |d log_snr / du|, normalised over what float32 can draw of the process's range."""
 
     def __init__(self, process: NoiseProcess, distribution: Symmetric) -> None:
         self.process, self.distribution = process, distribution
-        ends = process.log_snr(torch.tensor([0.0, 1.0], dtype=torch.float64))
+        one = torch.ones(1, dtype=torch.float64)
+        self._last = 1.0 if bool(process.log_snr(one).isfinite()) else _LAST
+        ends = process.log_snr(torch.tensor([0.0, self._last], dtype=torch.float64))
+        # A flow has no time before 2^-24; a little less, so that rounding of that one does not matter.
+        self._first = float(process.at_log_snr(ends[:1])) * (1 - 1e-6)
         # Masses are counted from the tail that the range is in: from the other, they would round to 1.
         self._upper = float(ends.clamp(-1e6, 1e6).mean()) > distribution.mean
         self._start, self._end = (float(mass) for mass in self._tail(ends))
@@ -128,9 +134,12 @@ class PulledBack(Density):
         return inside(u.to(v), 0.0, 1.0)
 
     def pdf(self, u: Tensor) -> Tensor:
-        height = self.distribution.pdf(self.process.log_snr(u)) / abs(self._end - self._start)
-        # At the ends of a flow the rate is infinite, where the height is 0 long before.
-        return torch.where(height > 0, height * self.process.log_snr_rate(u).abs(), 0.0)
+        # float32 rounds the last times of a shifted flow to 1, where there is no signal and no density.
+        x = u.to(precise(u))
+        height = self.distribution.pdf(self.process.log_snr(x)) / abs(self._end - self._start)
+        inside = (height > 0) & (x >= self._first) & (x <= self._last)
+        return torch.where(inside, height * self.process.log_snr_rate(x).abs(), 0.0).to(u)
 
     def cdf(self, u: Tensor) -> Tensor:
-        return (self._tail(self.process.log_snr(u)) - self._start) / (self._end - self._start)
+        mass = (self._tail(self.process.log_snr(u.to(precise(u)))) - self._start) / (self._end - self._start)
+        return mass.clamp(0, 1).to(u)

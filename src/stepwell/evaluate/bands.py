@@ -17,7 +17,8 @@ from stepwell.core.errors import InvalidParameter, Unsupported
 from stepwell.core.process import NoiseProcess
 from stepwell.core.tensors import PerExample
 from stepwell.core.tick import stream_key
-from stepwell.objective import DenoiserFn, Objective
+from stepwell.evaluate.quadrature import MeanOverTime, even_times
+from stepwell.objective import DenoiserFn, Objective, split_output
 from stepwell.weightings import Weighting
 
 
@@ -27,7 +28,7 @@ class BandLosses(NamedTuple):
     borders: Tensor
     """[bands + 1]: in unit time."""
     plain: Tensor
-    """[bands]: the mean squared error on the network's own target."""
+    """[bands]: the mean squared error on the network's own target, over all timesteps of the band."""
     objectives: dict[str, float]
     """The mean weighted loss under the process's reference density, by name of the weighting."""
 
@@ -35,8 +36,9 @@ class BandLosses(NamedTuple):
 class HeldOutLoss:
     """The loss of any denoiser on the same images, times and noise, for any batch size and device.
 
-    Every image is used once in each band. Within a band the times are evenly spaced and dealt to the images
-    in a fixed random order, so that no class or image is always at one end.
+    Every image is used once in each band. The times are evenly spaced from the first timestep to the last and
+    dealt to the images of a band in a fixed random order, so that no class or image is always at one end.
+    `quadrature` makes means over time of them. One image in one band is evaluated in the middle.
     """
 
     def __init__(
@@ -52,20 +54,17 @@ class HeldOutLoss:
         self.bands, self.seed = require.count("bands", bands), seed
         self.batch = require.count("batch", batch)
         self._objective = Objective(process)
-        self._weightings = _supported_weightings(process)
+        mean = MeanOverTime(process, torch.cat([self.times(band) for band in range(bands)]))
+        self._of_bands = mean.of_bands(bands)
+        self._of_objectives = {
+            name: mean.of_objective(weight) for name, weight in _supported_weightings(process).items()
+        }
 
     def __call__(self, denoiser: DenoiserFn) -> BandLosses:
         """The losses of a denoiser that is in eval mode."""
-        plain = torch.zeros(self.bands, dtype=torch.float64)
-        sums, mass = dict.fromkeys(self._weightings, 0.0), 0.0
-        for band in range(self.bands):
-            losses, u = self.losses(denoiser, band), self.times(band).double()
-            plain[band] = losses.mean()
-            density = self.process.reference.pdf(u)
-            mass += float(density.sum())
-            for name, weight in self._weightings.items():
-                sums[name] += float((density * weight(self.process, u) * losses).sum())
-        return BandLosses(edges(self.bands), plain, {name: total / mass for name, total in sums.items()})
+        losses = torch.cat([self.losses(denoiser, band) for band in range(self.bands)])
+        objectives = {name: float(factors @ losses) for name, factors in self._of_objectives.items()}
+        return BandLosses(edges(self.bands), self._of_bands @ losses, objectives)
 
     def losses(self, denoiser: DenoiserFn, band: int) -> PerExample:
         """The plain loss [N] of every image in one band, computed in float32 and kept in float64."""
@@ -83,7 +82,7 @@ class HeldOutLoss:
         """The unit time [N] of every image in one band, in float32, as training draws them."""
         count = len(self.x0)
         order = torch.randperm(count, generator=fixed_generator(self.seed, "held-out", "order", band))
-        u = (band + (order.double() + 0.5) / count) / self.bands
+        u = even_times(self.process, self.bands * count)[band * count + order]
         return inside(u.float(), 0.0, 1.0)
 
 
@@ -115,14 +114,7 @@ def on_target(denoiser: DenoiserFn) -> DenoiserFn:
     """A denoiser without its learned variance, the second half of the output channels."""
 
     def call(input: Tensor, time: PerExample, condition: Any) -> Tensor:
-        output = denoiser(input, time, condition)
-        prediction = output[:, : input.shape[1]] if output.shape[1] == 2 * input.shape[1] else output
-        if prediction.shape != input.shape:
-            raise InvalidParameter(
-                f"the denoiser's output is {tuple(output.shape)} for an input of {tuple(input.shape)}: "
-                "it must be as large, or have twice the channels if it learns a variance."
-            )
-        return prediction
+        return split_output(denoiser(input, time, condition), input)[0]
 
     return call
 

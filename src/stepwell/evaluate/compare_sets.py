@@ -9,13 +9,7 @@ from pathlib import Path
 
 from stepwell.core.errors import InvalidParameter
 from stepwell.data.npz import IMAGE_KEYS
-from stepwell.evaluate.distances import (
-    KernelDistance,
-    PrecisionRecall,
-    frechet_distance,
-    kernel_distance,
-    precision_recall,
-)
+from stepwell.evaluate.distances import PrecisionRecall, frechet_distance, precision_recall
 from stepwell.evaluate.extractors import Extractor
 from stepwell.evaluate.feature_files import (
     Features,
@@ -26,6 +20,7 @@ from stepwell.evaluate.feature_files import (
     statistics_of,
 )
 from stepwell.evaluate.image_sets import keys_of, open_images
+from stepwell.evaluate.kernel_distance import KernelDistance, kernel_distance
 
 Progress = Callable[[str, int, int], None]
 """(set, images done, of how many)."""

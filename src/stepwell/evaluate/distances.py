@@ -1,8 +1,7 @@
-"""Distances between two sets of features: Fréchet, kernel (MMD), precision and recall."""
+"""Distances between two sets of features: Fréchet, precision and recall."""
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple, Protocol
 
 import torch
@@ -10,7 +9,6 @@ from torch import Tensor
 
 from stepwell.core import require
 from stepwell.core.errors import InvalidParameter
-from stepwell.core.tick import stream_key
 
 _TILE = 1024
 
@@ -36,7 +34,7 @@ def precision_recall(generated: Tensor, real: Tensor, *, k: int = 3) -> Precisio
             raise InvalidParameter(
                 f"{name} features must be [N, D] with more than {k} rows, not {list(features.shape)}."
             )
-    _same_dimensions(generated[0], real[0])
+    require_same_dimensions(generated[0], real[0])
     # Far from the origin |a|^2 - 2ab + |b|^2 loses digits, so the mean is subtracted first.
     centre = real.double().mean(0)
     a, b = generated.double() - centre, real.double() - centre
@@ -74,8 +72,6 @@ def _squared_distances(a: Tensor, b: Tensor) -> Tensor:
     return norms.addmm_(a, b.T, alpha=-2).clamp_(min=0)
 
 
-_SUBSET = 1000
-"""The kernel distance's subset size in the paper."""
 _BLOCK = 256
 
 
@@ -104,7 +100,7 @@ class Moments:
 
     def add(self, features: Tensor) -> Moments:
         """Add a batch of features [B, D]; returns self."""
-        values = _checked(features).to(torch.float64)
+        values = checked_features(features).to(torch.float64)
         batch = Moments()
         batch.count, batch.mean = len(values), values.mean(0)
         batch._scatter = (values - batch.mean).T @ (values - batch.mean)
@@ -117,7 +113,7 @@ class Moments:
         if self.count == 0:
             self.count, self.mean, self._scatter = other.count, other.mean.clone(), other._scatter.clone()
             return self
-        _same_dimensions(self.mean, other.mean)
+        require_same_dimensions(self.mean, other.mean)
         total, gap = self.count + other.count, other.mean - self.mean
         self._scatter += other._scatter + torch.outer(gap, gap) * (self.count * other.count / total)
         self.mean += gap * (other.count / total)
@@ -140,48 +136,12 @@ def frechet_distance(a: Normal, b: Normal) -> float:
     Few samples bias it upwards (see `Moments.too_few`): compare only at equal counts.
     """
     first, second = a.covariance, b.covariance
-    _same_dimensions(a.mean, b.mean)
+    require_same_dimensions(a.mean, b.mean)
     total = first.trace() + second.trace()
     overlap = _overlap_by_eigenvalues(first, second)
     if overlap is None:
         overlap = torch.linalg.svdvals(_factor(first).T @ _factor(second)).sum()
     return max(float((a.mean - b.mean).square().sum() + total - 2 * overlap), 0.0)
-
-
-class KernelDistance(NamedTuple):
-    """An unbiased estimate, which may be below 0, with its sampling error."""
-
-    mean: float
-    standard_error: float
-
-
-def kernel_distance(
-    features_a: Tensor, features_b: Tensor, *, subsets: int = 50, size: int | None = None, seed: int = 0
-) -> KernelDistance:
-    """The squared MMD with kernel (x.y / D + 1)^3, averaged over random subsets (Binkowski et al. 2018, KID).
-
-    A subset has `size` examples of each set: 1000 by default, at most half of the smaller set. Subsets share
-    examples, so their spread / sqrt(subsets) would be far too small an error; this is the delete-d
-    jackknife's (Shao and Wu 1989).
-    """
-    a, b = _checked(features_a), _checked(features_b)
-    _same_dimensions(a[0], b[0])
-    smaller = min(len(a), len(b))
-    size = min(_SUBSET, smaller // 2) if size is None else size
-    if not 2 <= require.count("size", size, least=0) < smaller:
-        raise InvalidParameter(
-            f"subsets of {size} from sets of {len(a)} and {len(b)}: give at least 4 examples of each, "
-            "and a size of at least 2 that leaves some out."
-        )
-    generator = torch.Generator().manual_seed(stream_key(seed, "kernel-distance"))
-    estimates = torch.stack(
-        [
-            _squared_mmd(_subset(a, size, generator), _subset(b, size, generator))
-            for _ in range(require.count("subsets", subsets, least=2))
-        ]
-    )
-    error = float(estimates.std()) * math.sqrt(size / (smaller - size))
-    return KernelDistance(float(estimates.mean()), error)
 
 
 def _overlap_by_eigenvalues(first: Tensor, second: Tensor) -> Tensor | None:
@@ -224,26 +184,8 @@ def _factor(covariance: Tensor) -> Tensor:
     return factor
 
 
-def _squared_mmd(a: Tensor, b: Tensor) -> Tensor:
-    """The unbiased estimate from two sets of the same size, without pairs of an example with itself."""
-    pairs = len(a) * (len(a) - 1)
-    within = sum((_kernel(x, x).sum() - _kernel_diagonal(x).sum() for x in (a, b)), a.new_zeros(()))
-    return within / pairs - 2 * _kernel(a, b).mean()
-
-
-def _kernel(a: Tensor, b: Tensor) -> Tensor:
-    return (a @ b.T / a.shape[1] + 1) ** 3
-
-
-def _kernel_diagonal(a: Tensor) -> Tensor:
-    return (a.square().mean(1) + 1) ** 3
-
-
-def _subset(values: Tensor, size: int, generator: torch.Generator) -> Tensor:
-    return values[torch.randperm(len(values), generator=generator)[:size]].to(torch.float64)
-
-
-def _checked(features: Tensor) -> Tensor:
+def checked_features(features: Tensor) -> Tensor:
+    """Features [B, D] on the CPU, or an error if they are not."""
     if features.dim() != 2 or len(features) == 0:
         raise InvalidParameter(f"features must be [B, D] with B of at least 1, not {tuple(features.shape)}.")
     values = features.detach().cpu()
@@ -252,6 +194,7 @@ def _checked(features: Tensor) -> Tensor:
     return values
 
 
-def _same_dimensions(a: Tensor, b: Tensor) -> None:
+def require_same_dimensions(a: Tensor, b: Tensor) -> None:
+    """Refuse two features [D] of different length."""
     if len(a) != len(b):
         raise InvalidParameter(f"features of {len(a)} and of {len(b)} dimensions cannot be compared.")

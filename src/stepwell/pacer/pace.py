@@ -57,7 +57,10 @@ class Pace:
 
     @property
     def weight(self) -> PerExample:
-        """[B]: correction x weighting, the factor on the plain losses."""
+        """[B]: correction x weighting, the factor on the plain losses.
+
+        A term that no weighting is meant for (a learned variance's) has `correction` as its factor.
+        """
         return self.correction * self.weighting(self.process, self.u)
 
 

@@ -9,9 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stepwell.evaluate.bits import bits_per_dimension
-from stepwell.evaluate.distances import Moments, frechet_distance, kernel_distance
+from stepwell.bound import VARIANCES
+from stepwell.evaluate.bits import LEARNED, bits_per_dimension
+from stepwell.evaluate.distances import Moments, frechet_distance
 from stepwell.evaluate.extractors import Extractor, extractor
+from stepwell.evaluate.kernel_distance import kernel_distance
 from stepwell.generate.images import generate
 from stepwell.recipes.experiment import Experiment
 from stepwell.recipes.latents import psnr
@@ -85,14 +87,17 @@ def _extractor_name(run: Experiment) -> str:
     return run.recipe.extractor or ("fashion16" if fits else "")
 
 
-def _bits(run: Experiment, effort: Effort, device: torch.device) -> dict[str, float]:
+def _bits(run: Experiment, effort: Effort, device: torch.device) -> dict[str, Any]:
     held_out = run.data.held_out
     rows = torch.arange(min(effort.bits_images, len(held_out)))
     labels = held_out.labels[rows].to(device) if run.recipe.labels and held_out.labels is not None else None
     x0 = held_out.examples(rows).to(device)
     condition = run.conditioning.of(x0, labels)
-    bits = bits_per_dimension(run.denoiser, run.process, x0, condition, timesteps=effort.bits_timesteps)
-    return bits._asdict()
+    variance = LEARNED if run.recipe.learned_variance else VARIANCES[0]
+    bits = bits_per_dimension(
+        run.denoiser, run.process, x0, condition, variance=variance, timesteps=effort.bits_timesteps
+    )
+    return {**bits._asdict(), "variance": variance}
 
 
 def _distances(run: Experiment, generated: Tensor, effort: Effort, network: Extractor) -> dict[str, Any]:

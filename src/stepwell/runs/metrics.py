@@ -11,7 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 OBJECTIVES = {"simple": "none", "bound": "vlb"}
-"""DDPM's two losses by the names that people use, and the weightings that define them."""
+"""DDPM's two losses by the names that people use, and the weightings that define them.
+
+`vlb` caps the bound's weights at 1 on discrete chains, so this is not the bound itself on cosine: its last
+timestep would be 97 % of it.
+"""
 LOSS = "objective/"
 FEATURES = "_features"
 """Ends the section of a score that holds distances on some network's features: fashion16_features."""
@@ -140,11 +144,14 @@ SCORED = (BITS, FRECHET, KERNEL, PSNR)
 """What a finished run is scored by, in the order of tables."""
 
 
+_CAPPED = "weights of at most 1 where timesteps are discrete"
+
+
 def loss(name: str) -> Metric:
     """The held-out loss of a weighting: `simple`, `bound`, or a weighting's name or recorded key."""
     weighting = OBJECTIVES.get(name, name.removeprefix(LOSS))
     title = {"none": "simple loss", "vlb": "bound"}.get(weighting, f"{weighting} loss")
-    return Metric(f"{LOSS}{weighting}", title, ".5f")
+    return Metric(f"{LOSS}{weighting}", title, ".5f", details=_CAPPED if weighting == "vlb" else "")
 
 
 CURVES = tuple(map(loss, ("simple", "min-snr", "bound")))

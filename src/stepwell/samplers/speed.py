@@ -11,7 +11,7 @@ from stepwell.core import require
 from stepwell.core.density import Table, edges
 from stepwell.core.errors import Unsupported
 from stepwell.core.feedback import Feedback
-from stepwell.core.increments import areas
+from stepwell.core.increments import converges_from
 from stepwell.core.process import NoiseProcess
 from stepwell.core.sampler import Draw, Metrics, State, TimestepSampler, require_kind
 from stepwell.core.tensors import Lookup, PerExample
@@ -37,7 +37,8 @@ def speed(
 
     `version`: current (a step at `tau`), legacy (a step where the noise level stops changing; what Kim et
     al. compare with) or lognorm (the option of that name in SpeeD's code). `tau="auto"` takes the border
-    from the process's increments. `dual` pairs early with late steps by a coin per example.
+    from the process's increments: where about 1 % of the variance is signal. `dual` replaces t by |m - t|, by
+    a coin per example; m is one past the first timestep at which the noise level hardly changes.
 
     `as_published` follows the official code where it differs: it pairs within the batch, and its
     thresholds count absolute timesteps, so they move with T; ours are shares of the process.
@@ -87,7 +88,7 @@ def _lognorm(level: Tensor) -> Tensor:
 
 def _border(process: NoiseProcess, tau: float | Literal["auto"], as_published: bool) -> float:
     if tau == "auto":
-        return areas(process).converges_from
+        return converges_from(process)
     if as_published and process.timesteps is not None:
         if process.timesteps <= _OFFICIAL_TAU:
             raise Unsupported(

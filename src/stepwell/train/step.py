@@ -117,7 +117,7 @@ def train_step(t: Training, step: int) -> StepReport:
         pace, noise = t.pacer.draw(x0, tick, condition), normal(x0, tick)
         with t.synchronised(last=micro == t.accumulate - 1):
             losses = t.objective(t.denoiser, x0, noise, pace.u, condition)
-            loss = (losses.weighted * pace.correction + losses.extra).mean() / t.accumulate
+            loss = (losses.total * pace.correction).mean() / t.accumulate
             t.accelerator.backward(loss)
         t.pacer.observe(losses.plain)
         total = total + loss.detach()

@@ -1,4 +1,4 @@
-"""`stepwell analyze approximation`: how well a few timesteps approximate all (Kim et al. 2025, Fig. 7)."""
+"""`stepwell analyze approximation`: how well a few timesteps stand for all (Kim et al. 2025, Algorithm 2)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def register(analyses: Any) -> None:
         analyses,
         "approximation",
         run,
-        help="how well a few timesteps approximate all (the paper's Fig. 7)",
+        help="how well the few timesteps of the paper's Algorithm 2 stand for all",
         description="Measure how updates change the loss at all timesteps, and how well a few predict it.",
         examples=_EXAMPLES,
     )

@@ -19,8 +19,8 @@ _EXAMPLES = """examples:
   stepwell analyze increments linear:timesteps=4000 flow:shift=3 edm --json
 
 The increment x_{t+1} - x_t of two noisy images of one x0 has the variance 2 - abar_t (1 + alpha_{t+1})
-(Wang et al. 2024, Theorem 1). Its growth speeds up (acceleration), slows down (deceleration) and nearly
-stops (convergence): there SpeeD draws less often.
+(Wang et al. 2024, Theorem 1); images of flow, EDM and VE are scaled to unit variance first. Its growth
+speeds up (acceleration), slows down (deceleration) and nearly stops (convergence): there SpeeD draws less.
 """
 _COLOURS = {"acceleration": "#0072B2", "deceleration": "#E69F00", "convergence": "#999999"}
 _NEVER = 0.99

@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 _EXAMPLES = """examples:
   stepwell analyze variance runs/fashion16-uniform-0 --save variance.png
   stepwell analyze variance fashion16 model=micro process=cosine --at 0,50,200
+  stepwell analyze variance fashion16 process=cosine --cap 1
   stepwell analyze variance fashion16 data=my/photos steps=500 --strata 50 --metric adam
+
+The bound has its own weights, as in the paper: on cosine the last timestep's is 499.5. --cap holds them down.
+A run that trained with them, as the paper's Fig. 6 does: stepwell train fashion16 method=vlb:cap=none out=RUN
 
 A run is measured at every checkpoint it keeps (train with keep=20 to have more), a workload after a short
 training (steps=200) of which nothing is written.
@@ -45,6 +49,12 @@ def register(analyses: Any) -> None:
     parser.add_argument(
         "--metric", choices=("plain", "adam"), default="plain", help="adam: scaled by Adam's preconditioner"
     )
+    parser.add_argument(
+        "--cap",
+        type=float,
+        metavar="WEIGHT",
+        help="largest weight of the bound (default: none, as the paper)",
+    )
     # A few directions hold most of the variance: many small rounds estimate it better than few large ones.
     add_effort(parser, rounds=10, images=8)
     add_save(parser)
@@ -64,7 +74,7 @@ def run(options: argparse.Namespace) -> None:
         data = moment.experiment.data
         source = data.held_out if options.held_out else data.train
         gradients = gradient_rounds(moment.training, source, effort, progress=measuring)
-        by_step[moment.steps] = variance(gradients, options.metric)
+        by_step[moment.steps] = variance(gradients, options.metric, options.cap)
         title = moment.title(options.what)
         last = chart.last_time(moment.experiment.process.timesteps)
     if not by_step:
@@ -77,10 +87,13 @@ def run(options: argparse.Namespace) -> None:
 def _report(by_step: dict[int, Variance], last: str) -> str:
     steps, newest = list(by_step.items())[-1]
     lines = [f"{newest.gradients} gradients a stratum in the {_metric(newest)} metric, after {steps} steps"]
+    if "bound" in newest.curves:
+        weights = "its own" if newest.cap is None else f"at most {newest.cap:g}"
+        lines.append(f"weights of the bound: {weights}")
     for name, curve in newest.curves.items():
         for values, what in ((curve.variance, "variance of one example's gradient"), (curve.loss, "loss")):
             heights = [max(each.value, 0.0) for each in values]
-            lines += ["", chart.bars(f"{name}: {what}", heights, newest.borders, last)]
+            lines += ["", chart.bars(f"{_title(name, newest)}: {what}", heights, newest.borders, last)]
     lines += ["", *(f"No {name}: {why}" for name, why in newest.missing.items())]
     lines += [_cells("steps", "objective", "variance", "largest", "at", "over least", "loss")]
     for step, each in by_step.items():
@@ -107,6 +120,12 @@ def _mean(values: Sequence[Estimate]) -> float:
     return sum(each.value for each in values) / len(values)
 
 
+def _title(name: str, variance: Variance) -> str:
+    """An objective, and what holds its weights down."""
+    capped = name == "bound" and variance.cap is not None
+    return f"{name} with weights capped at {variance.cap:g}" if capped else name
+
+
 def _metric(variance: Variance) -> str:
     return "Adam's" if variance.metric == "adam" else "plain"
 
@@ -129,7 +148,7 @@ def _draw(by_step: dict[int, Variance], title: str, path: Path) -> None:
                 if place == len(by_step) - 1:
                     low, high = [v.low for v in values], [v.high for v in values]
                     axes.fill_between(middles, low, high, color=shade, alpha=0.15, lw=0)
-        grid[0][column].set_title(name, fontsize=10)
+        grid[0][column].set_title(_title(name, first), fontsize=10)
         grid[1][column].set_xlabel(chart.TIME_AXIS)
     grid[0][0].set_ylabel(f"variance of one example's\ngradient ({_metric(first)} metric)")
     grid[1][0].set_ylabel("loss of one example")
