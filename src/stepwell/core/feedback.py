@@ -53,7 +53,7 @@ class Feedback:
     weighted: PerExample
     """[B]: the loss times the weighting, without correction."""
     action: Tensor | None = None
-    """[B, ...]: `Draw.action` of the last micro-batch."""
+    """[B, ...]: `Draw.action` of the last micro-batch; rows of NaN: another sampler drew (`mix`)."""
     signal: Signal | None = None
     counts: Tensor | None = None
     """[B] bool: which examples lie in the sampler's range of time; None: all."""

@@ -19,7 +19,7 @@ from stepwell.core.sampler import Metrics, State
 from stepwell.core.tensors import PerExample, precise
 from stepwell.core.tick import uniforms
 from stepwell.samplers.beta_policy.beta import BetaTable, beta_entropy, beta_log_density
-from stepwell.samplers.beta_policy.rewards import Credit, PolicyLoss, Rules
+from stepwell.samplers.beta_policy.rewards import Actions, Credit, PolicyLoss, Rules
 
 METHODS = ("f", "forward", "random", "grid")
 
@@ -54,10 +54,12 @@ class DecreaseCredit(Credit):
         reward = self._rules.reward(signal.rewards.detach().float())
         metrics = {**_reward_metrics(reward), **self._push(signal.row, feedback)}
 
-        def loss(shapes: Tensor, drawn: PerExample) -> Tensor:
+        def loss(shapes: Tensor, actions: Actions) -> PerExample:
             log_density = beta_log_density if self._rules.continuous else self._table.log_prob
-            log_prob = log_density(shapes, drawn)
-            return self._rules.loss(log_prob, beta_entropy(shapes), reward, self._entropy)
+            log_prob = log_density(shapes, actions.drawn)
+            # Rewards of another sampler's draws are no part of the mean and the deviation either.
+            own = torch.where(actions.own, reward, torch.nan)
+            return self._rules.loss(log_prob, beta_entropy(shapes), own, self._entropy)
 
         return loss, metrics
 

@@ -16,8 +16,26 @@ from stepwell.core.sampler import Metrics, State
 from stepwell.core.tensors import PerExample
 from stepwell.samplers.beta_policy.policy import LARGEST, Bounds
 
-PolicyLoss = Callable[[Tensor, PerExample], Tensor]
-"""(shapes [B, 2], the Beta variables [B] that were drawn) -> the loss that a policy step lowers."""
+
+@dataclass(frozen=True)
+class Actions:
+    """What the policy drew for a batch."""
+
+    drawn: PerExample
+    """[B]: the Beta variables."""
+    own: Tensor
+    """[B] bool: which examples the policy drew for. The others are another sampler's: `mix`."""
+
+    @classmethod
+    def of(cls, drawn: PerExample) -> Actions:
+        """From Beta variables that are NaN where another sampler drew."""
+        own = drawn.isfinite()
+        # Any value inside will do: a gradient through NaN would be NaN even where it does not count.
+        return cls(torch.where(own, drawn, 0.5), own)
+
+
+PolicyLoss = Callable[[Tensor, Actions], PerExample]
+"""(shapes [B, 2], actions) -> the losses [B] whose mean over own examples a policy step lowers."""
 
 
 class Credit(ABC):
@@ -82,12 +100,14 @@ class Rules:
         reward = rewards.sum(1) if self.summed else rewards.mean(1)
         return reward / math.log(2) if self.bits else reward
 
-    def loss(self, log_prob: PerExample, entropy: PerExample, reward: PerExample, weight: float) -> Tensor:
-        """REINFORCE: -mean(log pi advantage) - weight mean(H); the code -mean(log pi (reward + weight H))."""
+    def loss(
+        self, log_prob: PerExample, entropy: PerExample, reward: PerExample, weight: float
+    ) -> PerExample:
+        """REINFORCE [B]: -log pi advantage - weight H; the code has -log pi (reward + weight H)."""
         value = advantage(reward) if self.advantage else reward.nan_to_num(0.0, 0.0, 0.0)
         if self.entropy_in_reward:
-            return -(log_prob * (value + weight * entropy)).mean()
-        return -(log_prob * value).mean() - weight * entropy.mean()
+            return -log_prob * (value + weight * entropy)
+        return -log_prob * value - weight * entropy
 
 
 CORRECTED = Rules()

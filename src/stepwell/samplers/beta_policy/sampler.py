@@ -17,13 +17,13 @@ from stepwell.core.feedback import Feedback
 from stepwell.core.probe import DecreaseSpec, ProbeSpec, Times
 from stepwell.core.process import NoiseProcess
 from stepwell.core.sampler import Draw, Metrics, State, TimestepSampler, require_kind
-from stepwell.core.tensors import PerExample
+from stepwell.core.tensors import PerExample, per_example
 from stepwell.core.tick import Tick
 from stepwell.samplers.beta_policy.alignment import MIN_MEASUREMENTS, AlignmentCredit, SignificantGains
 from stepwell.samplers.beta_policy.beta import BetaTable, beta_entropy
 from stepwell.samplers.beta_policy.decrease import DecreaseCredit, spaced
 from stepwell.samplers.beta_policy.policy import AdamSettings, Policy, initial_shapes, prepared
-from stepwell.samplers.beta_policy.rewards import CORRECTED, PUBLISHED, Credit, Rules
+from stepwell.samplers.beta_policy.rewards import CORRECTED, PUBLISHED, Actions, Credit, Rules
 from stepwell.samplers.gradients import strata_spec
 
 _STRATA = 10
@@ -186,21 +186,31 @@ class BetaPolicy(TimestepSampler):
         if feedback.action is None or self._example is None:
             # Another sampler drew, as in a warm-up: nothing to reward, but the measurement counts.
             return metrics
-        x, drawn = feedback.action[:, :-1].unflatten(1, self._example), feedback.action[:, -1]
-        before = self._policy.improve(x, lambda shapes: loss(shapes, drawn))
-        return {**metrics, **self._policy_metrics(x[:REMEMBERED], before[:REMEMBERED])}
+        actions = Actions.of(feedback.action[:, -1])
+        x = torch.where(actions.own[:, None], feedback.action[:, :-1], 0.0).unflatten(1, self._example)
+        before = self._policy.improve(
+            x, lambda shapes: loss(shapes, actions), feedback.tick.seed, actions.own
+        )
+        first = slice(REMEMBERED)
+        return {**metrics, **self._policy_metrics(x[first], before[first], actions.own[first])}
 
     @torch.no_grad()
-    def _policy_metrics(self, x: Tensor, before: Tensor) -> Metrics:
+    def _policy_metrics(self, x: Tensor, before: Tensor, own: Tensor) -> Metrics:
         after = self._policy(x)
         old, new = self._table.masses(before), self._table.masses(after)
-        likely = new.mean(0).topk(max(1, self._table.bins // 10)).values
+
+        def mean(values: Tensor) -> Tensor:
+            # Of own examples; 0 if there are none.
+            return torch.where(per_example(own, values), values, 0.0).sum(0) / own.sum().clamp(min=1)
+
+        a, b = mean(after)
+        likely = mean(new).topk(max(1, self._table.bins // 10)).values
         return {
-            "policy_entropy": beta_entropy(after).mean(),
-            "policy_a": after[:, 0].mean(),
-            "policy_b": after[:, 1].mean(),
+            "policy_entropy": mean(beta_entropy(after)),
+            "policy_a": a,
+            "policy_b": b,
             "top_tenth_mass": likely.sum(),
-            "policy_move": (new - old).abs().sum(1).mean() / 2,
+            "policy_move": mean((new - old).abs().sum(1)) / 2,
         }
 
     def diagnostics(self) -> Mapping[str, Tensor]:
