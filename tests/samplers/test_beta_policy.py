@@ -18,6 +18,7 @@ from torch import Tensor
 
 import stepwell
 from stepwell.bound import step_kl
+from stepwell.catalogue.find import find
 from stepwell.core.density import Uniform, edges
 from stepwell.core.errors import InvalidParameter, StateMismatch, UnknownName, Unsupported
 from stepwell.core.feedback import DecreaseSignal, Feedback, GradientSignal
@@ -113,17 +114,45 @@ def test_as_published_follows_the_official_code() -> None:
     assert masses[[0, 1, 500]].tolist() == pytest.approx([5.93915e-4, 1.13784e-3, 9.84969e-4], rel=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("name", "rate"), [("linear", 1e-2), ("quadratic", 1e-2), ("cosine", 1e-3), ("flow", 1e-3), ("edm", 1e-3)]
-)
-def test_the_learning_rate_is_the_papers_for_the_schedule(name: str, rate: float) -> None:
+LDM = {"beta_start": 0.0015, "beta_end": 0.0195}
+"""LDM's schedule for CelebA-HQ (Rombach et al. 2022): its `linear` is a line in the roots."""
+RATES: dict[str, tuple[str, dict[str, Any], float]] = {
+    "Table 7, linear": ("linear", {}, 1e-2),
+    "Table 7, quadratic": ("quadratic", {}, 1e-2),
+    "Table 7, cosine": ("cosine", {}, 1e-3),
+    "Table 8, CelebA-HQ": ("scaled-linear", LDM, 1e-3),
+    "Table 9, ImageNet": ("cosine", {"prediction": "v"}, 1e-3),
+    "linear of fewer timesteps": ("linear", {"timesteps": 250}, 1e-2),
+    "not in the paper: another line": ("linear", {"beta_end": 0.01}, 1e-3),
+    "not in the paper: Stable Diffusion": ("scaled-linear", {}, 1e-3),
+    "not in the paper: vp": ("vp", {}, 1e-3),
+    "not in the paper: flow": ("flow", {}, 1e-3),
+    "not in the paper: edm": ("edm", {}, 1e-3),
+}
+
+
+@pytest.mark.parametrize(("name", "given", "rate"), RATES.values(), ids=list(RATES))
+def test_the_learning_rate_is_the_papers_for_the_schedule(
+    name: str, given: dict[str, Any], rate: float
+) -> None:
     # Adam's first step has the length of the learning rate, whatever the gradient.
-    sampler, x0 = beta_policy(stepwell.process(name), conditional=False), torch.zeros(64, 1)
+    sampler, x0 = beta_policy(stepwell.process(name, **given), conditional=False), torch.zeros(64, 1)
     before = sampler.state_dict()["shapes"][0, 0]
-    update(sampler, 1, x0, lambda x, u: u)
+    metrics = update(sampler, 1, x0, lambda x, u: u)
     moved = sampler.state_dict()["policy"]["any"]["weights"]["numbers"]
     assert moved.abs().tolist() == pytest.approx([rate, rate], rel=1e-3)
     assert float(before) == pytest.approx(0.974087, rel=1e-5)
+    assert f"learning_rate={rate:g}" in repr(sampler)
+    assert float(metrics["policy_learning_rate"]) == pytest.approx(rate)
+
+
+@pytest.mark.parametrize("name", ["linear", "cosine"])
+def test_credit_by_alignment_learns_at_its_own_rate_as_the_catalogue_says(name: str) -> None:
+    sampler = stepwell.sampler("beta-policy", name, credit="alignment")
+    assert "learning_rate=0.01" in repr(sampler)
+    (said,) = (p.meaning for p in find("sampler", "beta-policy").parameters if p.name == "learning_rate")
+    assert "1e-2 for alignment" in said
+    assert "learning_rate=0.003" in repr(beta_policy(LINEAR, learning_rate=0.003, credit="alignment"))
 
 
 def test_few_timesteps_and_continuous_time_have_a_grid() -> None:

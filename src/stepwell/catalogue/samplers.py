@@ -202,7 +202,12 @@ SAMPLERS = (
         Parameter("selection", "f", "how they are chosen: f (the paper), forward, random or grid"),
         Parameter("grid", None, "timesteps in a row; None: 50 (neighbours are alike), all as_published"),
         Parameter("entropy", None, "weight of the entropy bonus; None: 0.01, or 0.5 for alignment"),
-        Parameter("learning_rate", None, "of the policy; None: 1e-2, or 1e-3 on schedules like cosine"),
+        Parameter(
+            "learning_rate",
+            None,
+            "of the policy; None: 1e-2 on DDPM's linear and quadratic schedules, 1e-3 on all others "
+            "(the paper's Tables 7 to 9); 1e-2 for alignment",
+        ),
         Parameter("clip", 1.0, "largest norm of the policy's gradient"),
         Parameter("hidden", None, "width of the policy; None: 128 (the paper), or 256 as_published"),
         Parameter("conditional", True, "whether the density depends on the example"),

@@ -214,7 +214,7 @@ class Policy:
     """
 
     def __init__(self, hidden: int, conditional: bool, bounds: Bounds, settings: AdamSettings) -> None:
-        self._hidden, self._conditional, self._bounds, self._settings = hidden, conditional, bounds, settings
+        self._hidden, self._conditional, self._bounds, self.settings = hidden, conditional, bounds, settings
         self._trained: dict[str, Adam] = {}
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -253,7 +253,7 @@ class Policy:
             network = PolicyNetwork(channels, sides, self._hidden, seed, device)
         else:
             network = SamePolicy(device)
-        return Adam(network, self._settings)
+        return Adam(network, self.settings)
 
     def state_dict(self) -> State:
         return {kind: trained.state_dict() for kind, trained in self._trained.items()}
