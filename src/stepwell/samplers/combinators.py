@@ -11,7 +11,7 @@ from torch import Tensor
 from stepwell.core import require
 from stepwell.core.density import Density, Shift, Squeeze, Uniform, Warp, centres, inside
 from stepwell.core.errors import Unsupported
-from stepwell.core.feedback import Feedback
+from stepwell.core.feedback import DecreaseSignal, Feedback
 from stepwell.core.probe import ProbeSpec, Times
 from stepwell.core.process import NoiseProcess
 from stepwell.core.sampler import Draw, Metrics, State, TimestepSampler, require_kind
@@ -180,7 +180,10 @@ class Warped(Wrapped):
         counts = self._warp.inside(feedback.u)
         if feedback.counts is not None:
             counts = counts & feedback.counts
-        return self.sampler.learn(replace(feedback, u=u, counts=counts))
+        signal = feedback.signal
+        if isinstance(signal, DecreaseSignal):
+            signal = signal.mapped(self._forward)
+        return self.sampler.learn(replace(feedback, u=u, counts=counts, signal=signal))
 
 
 def warm_up(sampler: TimestepSampler, steps: int) -> TimestepSampler:

@@ -45,14 +45,15 @@ class DecreaseCredit(Credit):
             raise Unsupported(
                 f"this Beta policy learns from the decrease of losses, not {type(signal).__name__}."
             )
-        wanted = (len(self.spec.grid),), len(self.spec.subset)
-        if (tuple(signal.row.shape), signal.rewards.shape[-1]) != wanted:
-            raise InvalidParameter(
-                f"the decrease has a row of {tuple(signal.row.shape)} and rewards of "
-                f"{tuple(signal.rewards.shape)}, but was asked for at {wanted[0][0]} and {wanted[1]} times."
-            )
-        reward = self._rules.reward(signal.rewards.detach().float())
-        metrics = {**_reward_metrics(reward), **self._push(signal.row, feedback)}
+        # Measured already, at the subset of the last update; or Algorithm 2's order: push, select, pay.
+        rewards = None if self.spec.late else self._checked(signal, signal.rewards)
+        metrics = self._push(signal.row, feedback)
+        if rewards is None:
+            if signal.rewards_at is None:
+                raise InvalidParameter("paper=true chooses its times first: the signal needs rewards_at.")
+            rewards = self._checked(signal, signal.rewards_at(self.spec.subset))
+        reward = self._rules.reward(rewards.detach().float())
+        metrics = {**_reward_metrics(reward), **metrics}
 
         def loss(shapes: Tensor, actions: Actions) -> PerExample:
             log_density = beta_log_density if self._rules.continuous else self._table.log_prob
@@ -62,6 +63,15 @@ class DecreaseCredit(Credit):
             return self._rules.loss(log_prob, beta_entropy(shapes), own, self._entropy)
 
         return loss, metrics
+
+    def _checked(self, signal: DecreaseSignal, rewards: Tensor) -> Tensor:
+        wanted = (len(self.spec.grid),), len(self.spec.subset)
+        if (tuple(signal.row.shape), rewards.shape[-1]) != wanted:
+            raise InvalidParameter(
+                f"the decrease has a row of {tuple(signal.row.shape)} and rewards of "
+                f"{tuple(rewards.shape)}, but was asked for at {wanted[0][0]} and {wanted[1]} times."
+            )
+        return rewards
 
     def _push(self, row: Tensor, feedback: Feedback) -> Metrics:
         """Add a row to the queue and choose S again."""

@@ -1,4 +1,4 @@
-"""What the Beta policy maximises: the interface, and where the paper and its official code differ."""
+"""What the Beta policy maximises: the interface, and the rules of the default, the paper and its code."""
 
 from __future__ import annotations
 
@@ -60,10 +60,20 @@ class Credit(ABC):
 
 @dataclass(frozen=True)
 class Rules:
-    """One field per difference between paper and official code, with the reason for our default."""
+    """One field per difference between our default, the paper and its official code, with our reason.
+
+    catalogue/differences.py has those from the paper in words, for `stepwell ls -p` and the documents.
+    """
 
     target: str = "vlb"
     """The paper's L = c_t |eps - eps'|^2, capped; the code's KL gives t = 0 the variance of t = 1, no cap."""
+    squared_norm: bool = False
+    """The paper's loss is a sum over dimensions; a mean does not tie the reward's scale to the image's."""
+    late: bool = False
+    """The paper pays on the S that this update's row has just been used to choose; the code, as we, on the
+    last one, whose losses can be measured before the update, without a copy of the weights."""
+    earlier_example: bool = False
+    """The paper's row is of an image of the data, the code's, as ours, of one that this update trained on."""
     bits: bool = False
     """The code's KL is in bits, 1 / ln 2 times as large: matters only relative to the entropy."""
     summed: bool = False
@@ -85,15 +95,15 @@ class Rules:
     least_rows: int = 3
     """Rows before S is chosen. The code chooses from 2, where every F is 0/0 and the last timesteps win."""
     grid: int | None = 50
-    """Times in a row of the queue. Neighbours are alike, so 50 are enough; None, as in the code: all."""
+    """Times in a row of the queue. Neighbours are alike, so 50 are enough; None, as in both: all."""
     hidden: int = 128
     """Width of the policy network: 128 in the paper's table, 256 in the code's configuration."""
     largest: int = 8
-    """Pixels of a side that the policy sees: 8 cost a third of the time of the code's 32, or less."""
+    """Pixels of a side that the policy sees: 8 cost a third of the time of the published 32, or less."""
     floor: float = 0.1
     """Share of the objective's own draws. Without it a noisy reward may starve a timestep for good."""
     bounds: Bounds = field(default_factory=lambda: Bounds(least=0.5, most=32.0))
-    """Largest a and b: at most a fifth of all draws is one of 1000 timesteps. The code has none."""
+    """Largest a and b: at most a fifth of all draws is one of 1000 timesteps. Neither has any."""
 
     def reward(self, rewards: Tensor) -> PerExample:
         """One reward per example [B] from those at S [B, |S|]."""
@@ -111,6 +121,18 @@ class Rules:
 
 
 CORRECTED = Rules()
+PAPER = Rules(
+    target="vlb:cap=none",
+    squared_norm=True,
+    late=True,
+    earlier_example=True,
+    advantage=False,
+    grid=None,
+    largest=LARGEST,
+    floor=0.0,
+    bounds=Bounds(),
+)
+"""Where the paper says nothing (noise, dropout, rounding, the first S, F of two rows) it is our default."""
 PUBLISHED = Rules(
     target="vlb:variance=fixed-large-clipped,cap=none",
     bits=True,

@@ -22,7 +22,7 @@ from stepwell.samplers.beta_policy.alignment import MIN_MEASUREMENTS, AlignmentC
 from stepwell.samplers.beta_policy.beta import BetaTable, beta_entropy
 from stepwell.samplers.beta_policy.decrease import DecreaseCredit, spaced
 from stepwell.samplers.beta_policy.policy import AdamSettings, Policy, initial_shapes, prepared
-from stepwell.samplers.beta_policy.rewards import CORRECTED, PUBLISHED, Actions, Credit, Rules
+from stepwell.samplers.beta_policy.rewards import CORRECTED, PAPER, PUBLISHED, Actions, Credit, Rules
 from stepwell.samplers.gradients import strata_spec
 
 _STRATA = 10
@@ -49,20 +49,22 @@ def beta_policy(
     conditional: bool = True,
     floor: float | None = None,
     as_published: bool = False,
+    paper: bool = False,
 ) -> TimestepSampler:
     """u ~ Beta(a(x0), b(x0)), learned from how much the last update lowered the target (Algorithm 1).
 
-    `floor` is the share of draws from the process's reference density. `as_published` follows the official
-    code where it differs from the paper: see `rewards.Rules`.
+    `floor` is the share of draws from the process's reference density. `paper` follows the paper and
+    `as_published` its official code, wherever our default differs: see `rewards.Rules`.
     """
     require.one_of("credit", credit, ("decrease", "alignment"))
-    rules = _rules(process, as_published, target=target, hidden=hidden, floor=floor, grid=grid)
+    source = _source(process, as_published, paper)
+    rules = _rules(source, target=target, hidden=hidden, floor=floor, grid=grid)
     table = BetaTable(len(process.grid()), process.reference, rules.floor, rules.rounded)
     reward: Credit
     if credit == "alignment":
-        if as_published:
+        if source:
             raise InvalidParameter(
-                "as_published rewards the decrease, as the official code does: leave out credit=."
+                f"{source} rewards the decrease, as its authors do: leave out credit=, or {source}."
             )
         every_steps = 16 if every_steps is None else every_steps
         spec = strata_spec(process, _STRATA, every_steps, 16, rules.target, "adam")
@@ -84,17 +86,29 @@ def beta_policy(
     width, rows = rules.hidden if conditional else "none", rules.grid or "all"
     label = (
         f"beta-policy(credit={credit}, hidden={width}, subset={subset} of {rows}, "
-        f"timesteps={table.timesteps}, as_published={as_published})"
+        f"timesteps={table.timesteps}, as_published={as_published}{', paper=True' if paper else ''})"
     )
     return BetaPolicy(label, policy, table, reward, rules.largest)
 
 
-def _rules(process: NoiseProcess, as_published: bool, **settings: Any) -> Rules:
-    """The rules of the paper or of its code, with the settings that are not None."""
-    if as_published and process.timesteps is None:
-        raise Unsupported(f"as_published counts discrete timesteps, and {process} is continuous.")
-    rules = PUBLISHED if as_published else CORRECTED
-    rules = replace(rules, **{name: value for name, value in settings.items() if value is not None})
+_SOURCES = {"": CORRECTED, "paper": PAPER, "as_published": PUBLISHED}
+
+
+def _source(process: NoiseProcess, as_published: bool, paper: bool) -> str:
+    """Whose rules: ours (nothing), the paper's or its code's."""
+    if paper and as_published:
+        raise InvalidParameter("paper follows the paper and as_published its code: give one of them.")
+    source = "paper" if paper else "as_published" if as_published else ""
+    if source and process.timesteps is None:
+        raise Unsupported(f"{source} counts discrete timesteps, and {process} is continuous.")
+    return source
+
+
+def _rules(source: str, **settings: Any) -> Rules:
+    """The rules of a source, with the settings that are not None."""
+    rules = replace(
+        _SOURCES[source], **{name: value for name, value in settings.items() if value is not None}
+    )
     require.count("hidden", rules.hidden)
     require.between("floor", rules.floor, 0, 1)
     if rules.grid is not None:
@@ -117,7 +131,18 @@ def _decrease_spec(timesteps: int, every_steps: int, subset: int | str, rules: R
         grid = tuple(middles[index] for index in spaced(points, timesteps).tolist())
         lowest = rules.lowest_first
         first = middles[:count] if lowest else tuple(grid[i] for i in spaced(count, points).tolist())
-    return DecreaseSpec(every_steps, rules.target, first, grid, rules.fresh_noise, rules.train_mode)
+    return DecreaseSpec(
+        every_steps,
+        rules.target,
+        first,
+        grid,
+        fresh_noise=rules.fresh_noise,
+        train_mode=rules.train_mode,
+        # All of time needs no choice.
+        late=rules.late and bool(grid),
+        earlier_example=rules.earlier_example,
+        squared_norm=rules.squared_norm,
+    )
 
 
 def _published_rate(process: NoiseProcess) -> float:
