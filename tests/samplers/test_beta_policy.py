@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from accelerator import DEVICE, Copies, accelerator
@@ -75,8 +76,10 @@ def update(
     tick = due(sampler, number)
     drawn = sampler.draw(x0, tick)
     row = noise(len(spec.grid), seed=number) if row is None else row
-    rewards = reward(x0, drawn.u)[:, None].expand(-1, len(spec.subset))
-    return sampler.learn(told(tick, drawn.action, DecreaseSignal(row, rewards)))
+    each = reward(x0, drawn.u)[:, None]
+    rewards = each.expand(-1, 0 if spec.late else len(spec.subset))
+    signal = DecreaseSignal(row, rewards, lambda times: each.expand(-1, len(times)))
+    return sampler.learn(told(tick, drawn.action, signal))
 
 
 def constant(x0: Tensor, u: Tensor) -> Tensor:
@@ -162,10 +165,34 @@ def test_few_timesteps_and_continuous_time_have_a_grid() -> None:
     assert decrease(beta_policy(LINEAR, subset="all")).grid == ()
 
 
+def test_paper_follows_the_paper() -> None:
+    sampler = beta_policy(LINEAR, paper=True)
+    spec = decrease(sampler)
+    assert (spec.every_steps, len(spec.grid), len(spec.subset)) == (40, 1000, 3)
+    assert (spec.late, spec.earlier_example, spec.squared_norm) == (True, True, True)
+    assert not spec.fresh_noise
+    assert not spec.train_mode
+    for name in ("linear", "cosine"):
+        process = stepwell.process(name)
+        beta, kept = process.betas(), process.alphas_cumprod()
+        # Eq. 7 with sigma^2 = beta and no cap: beta^2 / (2 sigma^2 alpha (1 - abar)).
+        wanted = beta**2 / (2 * beta * (1 - beta) * (1 - kept))
+        weight = stepwell.weighting(str(spec.target))(process, process.grid())
+        assert torch.allclose(weight, wanted, rtol=1e-6)
+    # No share of uniform draws and no bounds of the shapes.
+    x0 = noise(64, 6)
+    for number in range(60):
+        update(sampler, number, x0, lambda x, u: 100 * (u < 0.05).float())
+    sampler.draw(x0, Tick())
+    assert sampler.density(torch.tensor([0.9])) < 1e-3
+
+
 @pytest.mark.parametrize(
     ("parameters", "error", "said"),
     [
         ({"credit": "luck"}, UnknownName, "alignment"),
+        ({"credit": "alignment", "paper": True}, InvalidParameter, "leave out credit"),
+        ({"as_published": True, "paper": True}, InvalidParameter, "one of them"),
         ({"credit": "alignment", "as_published": True}, InvalidParameter, "leave out credit"),
         ({"subset": "some"}, InvalidParameter, '"all"'),
         ({"subset": 60}, InvalidParameter, "grid of 50"),
@@ -188,9 +215,10 @@ def test_parameters_that_cannot_work_are_refused(
         beta_policy(LINEAR, **parameters)
 
 
-def test_rounding_needs_timesteps() -> None:
-    with pytest.raises(Unsupported, match="continuous"):
-        beta_policy(stepwell.process("flow"), as_published=True)
+@pytest.mark.parametrize("rules", ["as_published", "paper"])
+def test_counting_needs_timesteps(rules: str) -> None:
+    with pytest.raises(Unsupported, match=f"{rules} counts discrete timesteps, and .* is continuous"):
+        beta_policy(stepwell.process("flow"), **{rules: True})
 
 
 def test_signals_of_another_kind_or_shape_are_refused() -> None:
@@ -441,6 +469,136 @@ def test_what_the_subset_explains_is_told() -> None:
     assert float(metrics["explained"]) < 0.9
 
 
+def test_paper_pays_on_the_subset_that_this_very_row_chose() -> None:
+    # Algorithm 2: push, select, then pay. The F of three rows are Pearson's correlations, by numpy.
+    sampler, x0, asked, rows = beta_policy(LINEAR, paper=True), noise(8, 4), list[Any](), list[Tensor]()
+    first = decrease(sampler).subset
+    for number in range(6):
+        tick = due(sampler, number)
+        drawn = sampler.draw(x0, tick)
+        rows.append(noise(1000, seed=number))
+
+        def rewards_at(times: Any) -> Tensor:
+            asked.append(times)
+            return torch.ones(8, len(times))
+
+        signal = DecreaseSignal(rows[-1], torch.zeros(8, 0), rewards_at)
+        sampler.learn(told(tick, drawn.action, signal))
+        if number < 2:
+            assert asked[-1] == first, "with two rows every correlation is 1: nothing can be chosen"
+            continue
+        table = torch.stack(rows).double().numpy()
+        with_sum = [abs(np.corrcoef(column, table.sum(1))[0, 1]) for column in table.T]
+        best = sorted(np.argsort(with_sum)[-3:].tolist())
+        assert asked[-1] == pytest.approx([(index + 0.5) / 1000 for index in best])
+    assert len(asked) == 6
+    with pytest.raises(InvalidParameter, match="rewards_at"):
+        sampler.learn(told(tick, None, DecreaseSignal(rows[0], torch.zeros(8, 0))))
+
+
+def test_one_update_by_the_paper_is_its_formula() -> None:
+    """REINFORCE on the raw mean over S, without a baseline, and 1e-2 times the entropy, without bounds."""
+    sampler, x0 = beta_policy(LINEAR, paper=True), noise(16, 3, 32, 32)
+    network = PolicyNetwork(3, 2, 128, SEED, torch.device("cpu"))
+    tick = due(sampler)
+    drawn = sampler.draw(x0, tick)
+    rewards = noise(16, 3, seed=2) / 10 + 0.05
+    signal = DecreaseSignal(noise(1000), torch.zeros(16, 0), lambda times: rewards)
+    sampler.learn(told(tick, drawn.action, signal))
+    # The network sees all 32 pixels of a side.
+    beta = torch.distributions.Beta(*(torch.nn.functional.softplus(network(x0)) + 1e-5).unbind(1))
+    loss = -(rewards.mean(1) * beta.log_prob(drawn.u)).mean() - 1e-2 * beta.entropy().mean()
+    loss.backward()
+    first = sampler.state_dict()["policy"]["3/2"]["first"]
+    for name in ("linear.2.weight", "linear.2.bias"):
+        wanted = network.get_parameter(name).grad
+        assert wanted is not None
+        assert wanted.norm() < 1, "not clipped"
+        error = (10 * first[name] - wanted).norm() / wanted.norm()
+        # The density is constant in each of 1000 bins.
+        assert error < 0.02, (name, error)
+
+
+def test_a_run_by_the_paper_is_algorithms_1_and_2() -> None:
+    """Every number from a transcription: weights before and after, Eq. 7, numpy's correlations."""
+    process = stepwell.process("linear", timesteps=25)
+    model = torch.nn.Linear(4, 4)
+    with torch.no_grad():
+        model.weight.copy_(noise(4, 4, seed=8) / 2)
+        model.bias.zero_()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    calls: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def loss_at(x0: Tensor, eps: Tensor, u: Tensor, condition: None) -> Tensor:
+        calls.append((x0.clone(), eps.clone(), u.clone()))
+        problem = process.corrupt(x0, eps, u)
+        return (model(problem.input) - problem.target).square().mean(1)
+
+    beta = torch.linspace(1e-4 * 40, 0.02 * 40, 25, dtype=torch.float64)
+    kept = torch.cumprod(1 - beta, 0)
+
+    def bound(weights: dict[str, Tensor], call: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        """c_t |eps - eps_theta|^2 [B], Eq. 7 with sigma^2 = beta."""
+        x0, eps, u = (value.double() for value in call)
+        t = (u * 25).long()
+        xt = kept[t].sqrt()[:, None] * x0 + (1 - kept[t]).sqrt()[:, None] * eps
+        said = xt @ weights["weight"].double().T + weights["bias"].double()
+        return beta[t] / (2 * (1 - beta[t]) * (1 - kept[t])) * (eps - said).square().sum(1)
+
+    sampler = beta_policy(process, paper=True, every_steps=1)
+    pacer = Pacer(sampler, process, loss_at=loss_at, optimizer=optimizer, network=model)
+    rows, last, seen = [], None, decrease(sampler).subset
+    for step in range(6):
+        x0 = noise(5, 4, seed=step)
+        pace = pacer.draw(x0, Tick(3, step))
+        optimizer.zero_grad()
+        loss_at(x0, noise(5, 4, seed=100 + step), pace.u, None).mean().backward()
+        calls.clear()
+        pacer.before_update()
+        before = copy.deepcopy(model.state_dict())
+        optimizer.step()
+        after = copy.deepcopy(model.state_dict())
+        metrics = pacer.after_update()
+        # 25 timesteps in calls of 5, before and after; then S after and before, with the same noise.
+        row, at_subset = calls[:5], calls[10:13]
+        assert len(calls) == 5 + 5 + 3 + 3
+        for one, other in zip((*row, *at_subset), (*calls[5:10], *calls[13:]), strict=True):
+            assert all(torch.equal(mine, theirs) for mine, theirs in zip(one, other, strict=True))
+        example = row[0][0][0]
+        source = x0 if last is None else last
+        assert any(torch.equal(example, one) for one in source), "of the data, not of this batch"
+        rows.append(torch.cat([bound(before, call) - bound(after, call) for call in row]))
+        assert torch.allclose(queue(sampler)[-1].double(), rows[-1], rtol=1e-3, atol=1e-6)
+        if len(rows) > 2:
+            table = queue(sampler).double().numpy()
+            strength = [abs(np.corrcoef(column, table.sum(1))[0, 1]) for column in table.T]
+            seen = tuple((index + 0.5) / 25 for index in sorted(np.argsort(strength)[-3:].tolist()))
+        assert [float(call[2][0]) for call in at_subset] == pytest.approx(seen)
+        assert all(torch.equal(call[0], x0) for call in at_subset)
+        falls = torch.stack([bound(before, call) - bound(after, call) for call in at_subset], dim=1)
+        assert float(metrics["reward"]) == pytest.approx(float(falls.mean()), rel=1e-3, abs=1e-7)
+        assert all(torch.equal(value, after[name]) for name, value in model.state_dict().items())
+        last = x0
+
+
+@pytest.mark.parametrize("shape", ["within", "shift"])
+def test_in_another_unit_time_late_rewards_are_asked_in_the_processs(shape: str) -> None:
+    inner = beta_policy(LINEAR, paper=True)
+    sampler = stepwell.within(inner, 0.5, 1.0) if shape == "within" else stepwell.shift(inner, 3.0, LINEAR)
+    asked: list[Any] = []
+
+    def rewards_at(times: Any) -> Tensor:
+        asked.append(times)
+        return torch.ones(4, len(times))
+
+    tick, x0 = due(sampler), torch.zeros(4, 1)
+    drawn = sampler.draw(x0, tick)
+    sampler.learn(told(tick, drawn.action, DecreaseSignal(noise(1000), torch.zeros(4, 0), rewards_at)))
+    own = decrease(inner).subset
+    wanted = [0.5 + u / 2 if shape == "within" else 3 * u / (1 + 2 * u) for u in own]
+    assert asked == [pytest.approx(wanted)]
+
+
 # It learns
 
 
@@ -595,7 +753,9 @@ def test_inside_a_range_it_is_probed_there_and_learns_its_own_time() -> None:
 
 
 @pytest.mark.parametrize(
-    "parameters", [{}, {"as_published": True}, {"conditional": False}, {"selection": "forward"}], ids=str
+    "parameters",
+    [{}, {"as_published": True}, {"paper": True}, {"conditional": False}, {"selection": "forward"}],
+    ids=str,
 )
 def test_a_reloaded_policy_continues_with_the_same_bits(parameters: dict[str, Any]) -> None:
     one, x0 = beta_policy(LINEAR, **parameters), noise(16, 3, 8, 8)
@@ -614,7 +774,14 @@ def test_a_reloaded_policy_continues_with_the_same_bits(parameters: dict[str, An
 
 @pytest.mark.parametrize(
     "other",
-    [{"hidden": 64}, {"conditional": False}, {"as_published": True}, {"subset": 2}, {"grid": 20}],
+    [
+        {"hidden": 64},
+        {"conditional": False},
+        {"as_published": True},
+        {"paper": True},
+        {"subset": 2},
+        {"grid": 20},
+    ],
     ids=str,
 )
 def test_the_state_of_another_policy_is_refused(other: dict[str, Any]) -> None:
