@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from stepwell.catalogue.differences import BETA_POLICY
 from stepwell.catalogue.entry import Entry, Parameter
 
 
@@ -217,7 +218,8 @@ SAMPLERS = (
         Parameter("conditional", True, "whether the density depends on the example"),
         _floor(None, "; None: 0.1, or 0 (paper, as_published)"),
         Parameter("as_published", False, "as the official code, where it differs from the default"),
-        Parameter("paper", False, "as the paper says, wherever that is clear: see the differences below"),
+        Parameter("paper", False, "as the paper says, wherever that is clear and the default differs"),
         learns=True,
+        differences=BETA_POLICY,
     ),
 )

@@ -34,10 +34,10 @@ class Decrease(Probe):
         """An example [1, ...] of the last measurement's batch and its condition, equal on every rank."""
 
     def before(self, context: ProbeContext, spec: DecreaseSpec) -> None:
-        rows = self._earlier if spec.earlier_example and self._earlier else _one_example(context)
-        losses = _Measurement(context, spec, rows, "before").losses()
+        example = self._earlier if spec.earlier_example and self._earlier else _one_example(context, spec)
+        losses = _Measurement(context, spec, example, "before").losses()
         weights = WeightsBefore(context.parameters()) if spec.late else None
-        self._before = _Before(context.tick, spec, rows, losses, weights)
+        self._before = _Before(context.tick, spec, example, losses, weights)
 
     def after(self, context: ProbeContext, spec: DecreaseSpec) -> DecreaseSignal | None:
         """The decrease since `before`; None if that was not called for this update."""
@@ -45,7 +45,7 @@ class Decrease(Probe):
         if before is None or (before.tick, before.spec) != (context.tick, spec):
             return None
         if spec.earlier_example:
-            self._earlier = [row.clone() for row in _one_example(context)]
+            self._earlier = [row.clone() for row in _one_example(context, spec)]
         now = _Measurement(context, spec, before.example, "after").losses()
         row, rewards = before.losses.row - now.row, before.losses.rewards - now.rewards
         if spec.grid:
@@ -168,9 +168,11 @@ class _Measurement:
 
 
 @torch.no_grad()
-def _one_example(context: ProbeContext) -> list[Tensor]:
+def _one_example(context: ProbeContext, spec: DecreaseSpec) -> list[Tensor]:
     """One example of all ranks' batches [1, ...] and the leaves of its condition, the same on every rank."""
     x0, group = context.x0, context.group
+    if not spec.grid:
+        return []
     chosen = context.tick.shared().key("decrease example") % (len(x0) * group.world)
     owner, row = divmod(chosen, len(x0))
     # Every rank sends one row and all take the owner's: less than whole batches.
