@@ -23,6 +23,7 @@ METHODS: dict[str, tuple[str, dict[str, object], tuple[tuple[int, int], ...]]] =
     "alignment, simple": ("alignment", {"target": "simple"}, (*NEIGHBOURS, APART)),
     "beta-policy, credit=alignment": ("beta-policy", {"credit": "alignment"}, NEIGHBOURS),
     "beta-policy, corrected decrease": ("beta-policy", {}, NEIGHBOURS),
+    "beta-policy, paper": ("beta-policy", {"paper": True}, NEIGHBOURS),
     "beta-policy, as published": ("beta-policy", {"as_published": True}, NEIGHBOURS),
     "neyman": ("neyman", {}, (*NEIGHBOURS, APART)),
 }

@@ -89,7 +89,12 @@ def _variants() -> Iterator[Case]:
         yield Case(f"speed-as-published-{process}", paired, dependent=True, full=process == "cosine")
     for version in ("current", "legacy", "lognorm"):
         yield Case(f"speed-{version}-auto", named("speed", "flow", version=version, tau="auto"))
-    for name, own in {"alignment": {"credit": "alignment"}, "as-published": {"as_published": True}}.items():
+    policies = {
+        "alignment": {"credit": "alignment"},
+        "as-published": {"as_published": True},
+        "paper": {"paper": True},
+    }
+    for name, own in policies.items():
         yield Case(f"beta-policy-{name}", named("beta-policy", "linear", **own), taught=True)
     yield Case("table-borders", named("table", "linear", borders=(0, 0.1, 0.15, 0.5, 0.95, 1)))
 

@@ -117,6 +117,7 @@ SAMPLER_PARAMETERS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
         conditional=FLAG,
         floor=_number(0, 1),
         as_published=FLAG,
+        paper=FLAG,
     ),
 }
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from stepwell.core.feedback import DecreaseSignal, Feedback, GradientSignal, Signal
-from stepwell.core.probe import DecreaseSpec, GradientSpec, ProbeSpec
+from stepwell.core.probe import DecreaseSpec, GradientSpec, ProbeSpec, Times
 from stepwell.core.sampler import Draw, TimestepSampler
 from stepwell.core.tick import Tick
 
@@ -48,9 +48,12 @@ def measured(spec: ProbeSpec | None, tick: Tick, batch: int, device: torch.devic
         mean, spread = luck[0] * profile(middle), luck[0] / 2 * profile(1 - middle)
         return planted(mean.to(device), spread.to(device), stratum, spec.images)
     assert isinstance(spec, DecreaseSpec)
-    row, fall = profile(torch.tensor(spec.grid)), profile(torch.tensor(spec.subset))
-    each = 0.5 + tick.uniform("fall", batch)
-    return DecreaseSignal((luck * row).to(device), (each[:, None] * fall).to(device))
+    row, each = luck * profile(torch.tensor(spec.grid)), 0.5 + tick.uniform("fall", batch)
+
+    def fall(times: Times) -> Tensor:
+        return (each[:, None] * profile(torch.tensor(times))).to(device)
+
+    return DecreaseSignal(row.to(device), fall(spec.subset), fall)
 
 
 def lesson(spec: ProbeSpec | None, drawn: Draw, losses: Tensor, tick: Tick) -> Feedback:

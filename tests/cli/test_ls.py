@@ -35,6 +35,17 @@ def test_one_kind_and_its_parameters(capsys: pytest.CaptureFixture[str]) -> None
     assert "gamma: the SNR above which weights fall (default 5.0)" in text
 
 
+def test_parameters_come_with_what_differs_from_the_paper(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ls", "samplers", "-p"]) == 0
+    text = capsys.readouterr().out
+    said = [line.strip() for line in text.splitlines() if line.strip().startswith("differs in ")]
+    (policy,) = (entry for entry in ENTRIES if entry.differences)
+    assert len(said) == len(policy.differences) >= 10
+    for line, one in zip(said, policy.differences, strict=True):
+        for part in (one.what, one.paper, one.here, one.why, one.changes):
+            assert part in line
+
+
 def test_the_documentation_has_the_same_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ls", "--markdown"]) == 0
     written = (Path(__file__).parents[2] / "docs" / "catalogue.md").read_text()

@@ -72,3 +72,19 @@ def test_every_difference_of_the_design_that_is_a_methods_is_on_its_page() -> No
     }
     lost = [row for row in rows if row not in elsewhere and not any(row in text for text in texts)]
     assert not lost
+
+
+@pytest.mark.parametrize("entry", [entry for entry in ENTRIES if entry.differences], ids=lambda e: e.name)
+def test_a_page_has_the_one_table_of_differences_from_the_paper(entry: Entry) -> None:
+    rows = [(one.what, one.paper, one.here, one.why, one.changes) for one in entry.differences]
+    header = ("what", "paper", "default", "why", "what it changes")
+    lines = [header, ("---",) * len(header), *rows]
+    wanted = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    assert path_of(entry).read_text().count(wanted) == 1, wanted
+
+
+def test_what_a_difference_changes_is_recorded() -> None:
+    (policy,) = (entry for entry in SAMPLERS if entry.name == "beta-policy")
+    for one in policy.differences:
+        for number in re.findall(r"0\.\d{3}", one.changes):
+            assert number in RECORDED, f"{one.what}: no record has {number}"

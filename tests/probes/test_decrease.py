@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -354,6 +355,90 @@ def test_a_sampler_hears_it_at_its_own_rhythm() -> None:
         assert isinstance(feedback.signal, DecreaseSignal)
         assert feedback.signal.rewards.shape == (4, 3)
         assert feedback.signal.rewards.any()
+
+
+# What the paper asks for: rewards at times that are chosen after the update, and a row of other data
+
+
+LATE = replace(SPEC, late=True)
+
+
+def test_rewards_at_times_chosen_after_the_update_are_the_fall_since_before_it() -> None:
+    seen = Seen(network())
+    old = copy.deepcopy(seen.network).eval()
+    signal = measured(seen, LATE)
+    new = copy.deepcopy(seen.network).eval()
+    # The row alone: ceil(5 / 4) calls before and after.
+    assert len(seen.calls) == 4
+    assert signal.rewards.shape == (4, 0)
+    assert signal.rewards_at is not None
+    rewards = signal.rewards_at((0.4005, 0.7005))
+    after, before = seen.calls[4:6], seen.calls[6:]
+    for one, other in zip(before, after, strict=True):
+        assert all(torch.equal(mine, theirs) for mine, theirs in zip(one[:3], other[:3], strict=True))
+    assert [float(call.u[0]) for call in before] == pytest.approx([0.4005, 0.7005])
+    falls = [eps_loss(old, call) - eps_loss(new, call) for call in before]
+    assert torch.allclose(rewards, torch.stack(falls, dim=1), atol=1e-6)
+    assert rewards.abs().min() > 1e-5
+    for mine, theirs in zip(seen.network.parameters(), new.parameters(), strict=True):
+        assert torch.equal(mine, theirs), "the weights of after the update, bit for bit"
+    assert torch.equal(rewards, signal.rewards_at((0.4005, 0.7005)))
+
+
+def test_late_rewards_are_those_of_the_times_had_they_been_known() -> None:
+    early, late = measured(Seen(network())), measured(Seen(network()), LATE)
+    assert torch.equal(early.row, late.row)
+    assert late.rewards_at is not None
+    assert torch.allclose(late.rewards_at(SUBSET), early.rewards, atol=1e-7)
+
+
+def test_the_new_weights_come_back_when_the_network_fails() -> None:
+    seen = Seen(network())
+    signal = measured(seen, LATE)
+    new = copy.deepcopy(seen.network)
+
+    def fail(*_: Any) -> Tensor:
+        raise RuntimeError("out of memory")
+
+    seen.network.body.forward = fail  # type: ignore[method-assign]
+    assert signal.rewards_at is not None
+    with pytest.raises(RuntimeError, match="out of memory"):
+        signal.rewards_at((0.5,))
+    for mine, theirs in zip(seen.network.parameters(), new.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_the_row_is_of_an_example_that_this_update_did_not_see() -> None:
+    spec, seen, probe = replace(SPEC, earlier_example=True), Seen(network()), Decrease()
+    batches, restored = [examples(4, seed=step) for step in range(3)], Decrease()
+    for step, (x0, condition) in enumerate(batches):
+        # Labels tell the batches apart.
+        condition = Condition(condition.labels + 4 * step)
+        view = seen.view(x0, condition, Tick(seed=5, step=step))
+        if step == 2:
+            restored.load_state_dict(probe.state_dict())
+            restored.before(view, spec)
+            resumed = restored.after(view, spec)
+        seen.calls.clear()
+        probe.before(view, spec)
+        signal = probe.after(view, spec)
+        rows = [*seen.calls[:2], *seen.calls[5:7]]
+        (label,) = {int(one) for call in rows for one in call.condition.labels}
+        # The first measurement has no batch before it.
+        assert label // 4 == max(0, step - 1)
+        for call in rows:
+            assert torch.equal(call.x0, batches[label // 4][0][label % 4].expand_as(call.x0))
+        assert all(torch.equal(call.x0, x0) for call in seen.calls[2:5])
+    assert signal is not None
+    assert resumed is not None
+    assert torch.equal(signal.row, resumed.row)
+    assert set(probe.state_dict()) == {"kind", "earlier"}
+
+
+def test_a_squared_norm_is_the_mean_times_the_dimensions() -> None:
+    mean, norm = (measured(Seen(network()), replace(SPEC, squared_norm=n)) for n in (False, True))
+    assert torch.allclose(norm.row, 16 * mean.row)
+    assert torch.allclose(norm.rewards, 16 * mean.rewards)
 
 
 def test_its_state_is_empty_and_its_spec_finds_it() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -30,25 +31,29 @@ GRID = tuple((t + 0.5) / 7 for t in range(7))
 SPEC = DecreaseSpec(40, "min-snr", subset=(0.05, 0.5), grid=GRID)
 
 
-def _signals(model: nn.Module, group: WorkerGroup) -> dict[str, Any]:
+LATE = replace(SPEC, late=True, earlier_example=True)
+"""As the paper has it: rewards wait for times that are chosen after the update."""
+
+
+def _signals(model: nn.Module, group: WorkerGroup, spec: DecreaseSpec = SPEC) -> dict[str, Any]:
     """Rows and rewards of three updates whose gradients are those of the whole batch."""
-    seen, rows, rewards = Seen(model), [], []
+    seen, rows, rewards, probe = Seen(model), [], [], Decrease()
     mine = slice(group.rank * BATCH, (group.rank + 1) * BATCH) if group.world > 1 else slice(None)
     for step in STEPS:
         x0, condition = examples(WORLD * BATCH, seed=step)
         tick = Tick(seed=5, step=step, rank=group.rank, world=group.world)
-        view, probe = seen.view(x0[mine], select(condition, mine), tick, group), Decrease()
+        view = seen.view(x0[mine], select(condition, mine), tick, group)
         # Of all examples on every rank: the mean over ranks, which FSDP takes, changes nothing.
         u = torch.linspace(0.1, 0.9, WORLD * BATCH)
         view.loss_at(x0, torch.ones_like(x0), u, condition).mean().backward()
         seen.calls.clear()
-        probe.before(view, SPEC)
+        probe.before(view, spec)
         seen.optimizer.step()
         seen.optimizer.zero_grad()
-        signal = probe.after(view, SPEC)
+        signal = probe.after(view, spec)
         assert signal is not None
         rows.append(signal.row)
-        rewards.append(signal.rewards)
+        rewards.append(signal.rewards if signal.rewards_at is None else signal.rewards_at(spec.subset))
     shapes = [len(call.x0) for call in seen.calls]
     return {"row": torch.stack(rows), "rewards": torch.stack(rewards), "calls": shapes}
 
@@ -71,6 +76,8 @@ def _work(rank: int, folder: str) -> None:
     found = {
         "whole": _signals(network(dropout=0.0), group),
         "sharded": _signals(_sharded(), group),
+        "whole, late": _signals(network(dropout=0.0), group, LATE),
+        "sharded, late": _signals(_sharded(), group, LATE),
     }
     torch.save(found, Path(folder) / f"{rank}.pt")
     leave()
@@ -84,9 +91,9 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, 
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(WORLD)]
 
 
-@pytest.mark.parametrize("kind", ["whole", "sharded"])
+@pytest.mark.parametrize("kind", ["whole", "sharded", "whole, late", "sharded, late"])
 def test_two_ranks_measure_what_one_would(kind: str, ranks: list[dict[str, dict[str, Tensor]]]) -> None:
-    alone = _signals(network(dropout=0.0), Alone())
+    alone = _signals(network(dropout=0.0), Alone(), LATE if "late" in kind else SPEC)
     for name, shape in (("row", (3, 7)), ("rewards", (3, WORLD * BATCH, 2))):
         one, other = (found[kind][name] for found in ranks)
         assert one.shape == shape
@@ -95,7 +102,7 @@ def test_two_ranks_measure_what_one_would(kind: str, ranks: list[dict[str, dict[
         assert torch.allclose(one, alone[name], atol=2e-6)
 
 
-@pytest.mark.parametrize("kind", ["whole", "sharded"])
+@pytest.mark.parametrize("kind", ["whole", "sharded", "whole, late", "sharded, late"])
 def test_ranks_make_the_same_calls(kind: str, ranks: list[dict[str, dict[str, Tensor]]]) -> None:
     # ceil(4 / 3) calls for the share of the row and 2 for the subset, before and after.
     assert [found[kind]["calls"] for found in ranks] == [[BATCH] * 8] * WORLD

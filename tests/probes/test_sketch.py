@@ -105,6 +105,8 @@ def test_a_sketch_is_its_definition() -> None:
     signed = _flat(gradients).float() * torch.where(torch.cat(signs) < 0.5, -1, 1)
     wanted = torch.zeros(13).index_add_(0, torch.arange(71) % 13, signed)
     torch.testing.assert_close(Sketch(_parameters(), 13)(gradients), wanted)
+    other = Sketch(_parameters(), 13, signs="sketch/7")(gradients)
+    assert not torch.allclose(other, wanted)
 
 
 def test_parameters_that_were_frozen_since_do_not_fit() -> None:

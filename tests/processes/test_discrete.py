@@ -234,3 +234,18 @@ def test_samplers_are_defined_at_zero_snr(name):
     masses = pmf(stepwell.sampler(name, process), process)
     assert (masses >= 0).all()
     assert float(masses.sum()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("name", ["linear", "quadratic", "scaled-linear", "cosine"])
+@pytest.mark.parametrize("timesteps", [1000, 250])
+def test_a_schedule_is_known_by_its_betas(name: str, timesteps: int) -> None:
+    process = stepwell.process(name, timesteps=timesteps)
+    assert process.schedule() == name
+    assert DiscreteProcess(process.alphas_cumprod().float(), "v").schedule() == name
+    assert stepwell.process(name, timesteps=timesteps, zero_terminal_snr=True).schedule() is None
+    assert stepwell.process("flow").schedule() is None
+
+
+def test_ldms_schedule_for_celeba_is_no_other() -> None:
+    celeba = stepwell.process("scaled-linear", beta_start=0.0015, beta_end=0.0195)
+    assert celeba.schedule() is None

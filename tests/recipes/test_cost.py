@@ -209,3 +209,13 @@ def test_what_a_method_measures_is_added() -> None:
     assert plain.probe.total == 0
     # 32 images forward and back, once in 16 steps of 64.
     assert measuring.step.total / plain.step.total == pytest.approx(1 + 32 / 64 / 16)
+
+
+def test_weights_that_a_probe_keeps_during_an_update_are_counted() -> None:
+    # Algorithm 2 pays at times that are chosen after the update: with the weights of before it.
+    kept = {}
+    for method in ("beta-policy", "beta-policy:paper=true"):
+        cost = cost_of(resolve({"model": "tiny", "method": method}), (1, 16, 16))
+        kept[method] = cost.held.get("weights before an update", 0)
+    assert kept["beta-policy"] == 0
+    assert kept["beta-policy:paper=true"] == 4 * cost.network.parameters

@@ -12,10 +12,10 @@ from stepwell.catalogue.spec import split_spec
 from stepwell.compare.study import load_study
 from stepwell.compare.trials import final_trials, require_sound
 from stepwell.core.probe import DecreaseSpec
-from stepwell.core.tick import Tick
 from stepwell.recipes.load import load
 from stepwell.recipes.meta_flops import meta_network, shape_of
 from stepwell.recipes.method import first_words, study_files, workload_files
+from stepwell.samplers.beta_policy.policy import prepared
 
 CIFAR10: dict[str, Any] = {
     "model": "ddpm-cifar10",
@@ -83,8 +83,13 @@ POLICIES = {
     ("cifar10-ddpm", "beta-policy:as_published=true,hidden=128"): (1e-2, 128),
     ("cifar10-ddpm-quadratic", "beta-policy"): (1e-2, 128),
     ("cifar10-ddpm-cosine", "beta-policy"): (1e-3, 128),
+    ("cifar10-ddpm", "beta-policy:paper=true"): (1e-2, 128),
+    ("cifar10-ddpm-cosine", "beta-policy:paper=true"): (1e-3, 128),
+    ("celebahq256-ldm", "beta-policy:paper=true,hidden=256"): (1e-3, 256),
+    ("imagenet256-uvit", "beta-policy:paper=true,hidden=256+min-snr"): (1e-3, 256),
     ("celebahq256-ldm", "beta-policy:learning_rate=1e-3,hidden=256"): (1e-3, 256),
     ("celebahq256-ldm", "beta-policy:as_published=true,learning_rate=1e-3"): (1e-3, 256),
+    ("celebahq256-ldm", "beta-policy:as_published=true"): (1e-3, 256),
     ("imagenet256-uvit", "beta-policy:hidden=256+min-snr"): (1e-3, 256),
     ("imagenet256-uvit", "beta-policy:as_published=true+min-snr"): (1e-3, 256),
     # The same with every setting of Tables 7 to 9 written out.
@@ -101,15 +106,15 @@ def test_sampler_settings(workload: str, method: str) -> None:
     plan = load(workload, ["data=/some/folder", f"method={method}"])
     sampler: Any = plan.sampler()
     rate, hidden = POLICIES[workload, method]
-    assert sampler._policy._settings.learning_rate == pytest.approx(rate)
-    assert sampler._policy._settings.clip == 1.0
+    assert sampler._policy.settings.learning_rate == pytest.approx(rate)
+    assert sampler._policy.settings.clip == 1.0
     assert isinstance(sampler.probe, DecreaseSpec)
     assert sampler.probe.every_steps == 40, "f_S"
     assert len(sampler.probe.subset) == 3, "|S|"
     assert sampler._credit._length == 20, "|Q|"
     assert sampler._credit._entropy == 1e-2
     x0 = torch.zeros((2, *shape_of(plan.recipe)))
-    sampler.draw(x0, Tick(0, 0, 0, 0, 1))
+    sampler._policy.improve(prepared(x0), lambda shapes: shapes.sum(1), seed=0)
     (trained,) = sampler._policy._trained.values()
     widths = [layer.weight.shape for layer in trained.network.linear]
     assert [int(shape[0]) for shape in widths] == [hidden, hidden, 2], "two hidden layers"

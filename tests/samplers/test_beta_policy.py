@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from accelerator import DEVICE, Copies, accelerator
@@ -18,6 +19,7 @@ from torch import Tensor
 
 import stepwell
 from stepwell.bound import step_kl
+from stepwell.catalogue.find import find
 from stepwell.core.density import Uniform, edges
 from stepwell.core.errors import InvalidParameter, StateMismatch, UnknownName, Unsupported
 from stepwell.core.feedback import DecreaseSignal, Feedback, GradientSignal
@@ -31,8 +33,10 @@ from stepwell.samplers.beta_policy.decrease import select
 from stepwell.samplers.beta_policy.policy import PolicyNetwork
 from stepwell.samplers.beta_policy.rewards import CORRECTED, PUBLISHED, Rules, advantage
 from stepwell.samplers.beta_policy.sampler import beta_policy
+from stepwell.samplers.one_density import Static
 
 LINEAR = stepwell.process("linear")
+SEED = 5
 Reward = Callable[[Tensor, Tensor], Tensor]
 """(x0 [B, ...], u [B]) -> rewards [B]."""
 
@@ -51,7 +55,7 @@ def due(sampler: TimestepSampler, number: int = 0) -> Tick:
     """The tick of a step at which something is measured, counted from 0."""
     spec = sampler.probe
     assert spec is not None
-    return Tick(seed=5, step=_due_steps(spec)[number])
+    return Tick(SEED, step=_due_steps(spec)[number])
 
 
 @cache
@@ -72,8 +76,10 @@ def update(
     tick = due(sampler, number)
     drawn = sampler.draw(x0, tick)
     row = noise(len(spec.grid), seed=number) if row is None else row
-    rewards = reward(x0, drawn.u)[:, None].expand(-1, len(spec.subset))
-    return sampler.learn(told(tick, drawn.action, DecreaseSignal(row, rewards)))
+    each = reward(x0, drawn.u)[:, None]
+    rewards = each.expand(-1, 0 if spec.late else len(spec.subset))
+    signal = DecreaseSignal(row, rewards, lambda times: each.expand(-1, len(times)))
+    return sampler.learn(told(tick, drawn.action, signal))
 
 
 def constant(x0: Tensor, u: Tensor) -> Tensor:
@@ -111,17 +117,45 @@ def test_as_published_follows_the_official_code() -> None:
     assert masses[[0, 1, 500]].tolist() == pytest.approx([5.93915e-4, 1.13784e-3, 9.84969e-4], rel=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("name", "rate"), [("linear", 1e-2), ("quadratic", 1e-2), ("cosine", 1e-3), ("flow", 1e-3), ("edm", 1e-3)]
-)
-def test_the_learning_rate_is_the_papers_for_the_schedule(name: str, rate: float) -> None:
+LDM = {"beta_start": 0.0015, "beta_end": 0.0195}
+"""LDM's schedule for CelebA-HQ (Rombach et al. 2022): its `linear` is a line in the roots."""
+RATES: dict[str, tuple[str, dict[str, Any], float]] = {
+    "Table 7, linear": ("linear", {}, 1e-2),
+    "Table 7, quadratic": ("quadratic", {}, 1e-2),
+    "Table 7, cosine": ("cosine", {}, 1e-3),
+    "Table 8, CelebA-HQ": ("scaled-linear", LDM, 1e-3),
+    "Table 9, ImageNet": ("cosine", {"prediction": "v"}, 1e-3),
+    "linear of fewer timesteps": ("linear", {"timesteps": 250}, 1e-2),
+    "not in the paper: another line": ("linear", {"beta_end": 0.01}, 1e-3),
+    "not in the paper: Stable Diffusion": ("scaled-linear", {}, 1e-3),
+    "not in the paper: vp": ("vp", {}, 1e-3),
+    "not in the paper: flow": ("flow", {}, 1e-3),
+    "not in the paper: edm": ("edm", {}, 1e-3),
+}
+
+
+@pytest.mark.parametrize(("name", "given", "rate"), RATES.values(), ids=list(RATES))
+def test_the_learning_rate_is_the_papers_for_the_schedule(
+    name: str, given: dict[str, Any], rate: float
+) -> None:
     # Adam's first step has the length of the learning rate, whatever the gradient.
-    sampler, x0 = beta_policy(stepwell.process(name), conditional=False), torch.zeros(64, 1)
+    sampler, x0 = beta_policy(stepwell.process(name, **given), conditional=False), torch.zeros(64, 1)
     before = sampler.state_dict()["shapes"][0, 0]
-    update(sampler, 1, x0, lambda x, u: u)
+    metrics = update(sampler, 1, x0, lambda x, u: u)
     moved = sampler.state_dict()["policy"]["any"]["weights"]["numbers"]
     assert moved.abs().tolist() == pytest.approx([rate, rate], rel=1e-3)
     assert float(before) == pytest.approx(0.974087, rel=1e-5)
+    assert f"learning_rate={rate:g}" in repr(sampler)
+    assert float(metrics["policy_learning_rate"]) == pytest.approx(rate)
+
+
+@pytest.mark.parametrize("name", ["linear", "cosine"])
+def test_credit_by_alignment_learns_at_its_own_rate_as_the_catalogue_says(name: str) -> None:
+    sampler = stepwell.sampler("beta-policy", name, credit="alignment")
+    assert "learning_rate=0.01" in repr(sampler)
+    (said,) = (p.meaning for p in find("sampler", "beta-policy").parameters if p.name == "learning_rate")
+    assert "1e-2 for alignment" in said
+    assert "learning_rate=0.003" in repr(beta_policy(LINEAR, learning_rate=0.003, credit="alignment"))
 
 
 def test_few_timesteps_and_continuous_time_have_a_grid() -> None:
@@ -131,10 +165,34 @@ def test_few_timesteps_and_continuous_time_have_a_grid() -> None:
     assert decrease(beta_policy(LINEAR, subset="all")).grid == ()
 
 
+def test_paper_follows_the_paper() -> None:
+    sampler = beta_policy(LINEAR, paper=True)
+    spec = decrease(sampler)
+    assert (spec.every_steps, len(spec.grid), len(spec.subset)) == (40, 1000, 3)
+    assert (spec.late, spec.earlier_example, spec.squared_norm) == (True, True, True)
+    assert not spec.fresh_noise
+    assert not spec.train_mode
+    for name in ("linear", "cosine"):
+        process = stepwell.process(name)
+        beta, kept = process.betas(), process.alphas_cumprod()
+        # Eq. 7 with sigma^2 = beta and no cap: beta^2 / (2 sigma^2 alpha (1 - abar)).
+        wanted = beta**2 / (2 * beta * (1 - beta) * (1 - kept))
+        weight = stepwell.weighting(str(spec.target))(process, process.grid())
+        assert torch.allclose(weight, wanted, rtol=1e-6)
+    # No share of uniform draws and no bounds of the shapes.
+    x0 = noise(64, 6)
+    for number in range(60):
+        update(sampler, number, x0, lambda x, u: 100 * (u < 0.05).float())
+    sampler.draw(x0, Tick())
+    assert sampler.density(torch.tensor([0.9])) < 1e-3
+
+
 @pytest.mark.parametrize(
     ("parameters", "error", "said"),
     [
         ({"credit": "luck"}, UnknownName, "alignment"),
+        ({"credit": "alignment", "paper": True}, InvalidParameter, "leave out credit"),
+        ({"as_published": True, "paper": True}, InvalidParameter, "one of them"),
         ({"credit": "alignment", "as_published": True}, InvalidParameter, "leave out credit"),
         ({"subset": "some"}, InvalidParameter, '"all"'),
         ({"subset": 60}, InvalidParameter, "grid of 50"),
@@ -157,9 +215,10 @@ def test_parameters_that_cannot_work_are_refused(
         beta_policy(LINEAR, **parameters)
 
 
-def test_rounding_needs_timesteps() -> None:
-    with pytest.raises(Unsupported, match="continuous"):
-        beta_policy(stepwell.process("flow"), as_published=True)
+@pytest.mark.parametrize("rules", ["as_published", "paper"])
+def test_counting_needs_timesteps(rules: str) -> None:
+    with pytest.raises(Unsupported, match=f"{rules} counts discrete timesteps, and .* is continuous"):
+        beta_policy(stepwell.process("flow"), **{rules: True})
 
 
 def test_signals_of_another_kind_or_shape_are_refused() -> None:
@@ -192,19 +251,19 @@ def test_the_advantage_by_hand() -> None:
 def test_the_corrected_loss_by_hand() -> None:
     log_prob, entropy = torch.tensor([0.5, -1.0, 2.0]), torch.tensor([-0.1, -0.2, -0.6])
     loss = CORRECTED.loss(log_prob, entropy, torch.tensor([1.0, 3.0, 5.0]), 0.01)
-    assert float(loss) == pytest.approx(-(1.5**0.5) * 1.5 / 3 + 0.01 * 0.3)
+    assert float(loss.mean()) == pytest.approx(-(1.5**0.5) * 1.5 / 3 + 0.01 * 0.3)
 
 
 def test_the_published_loss_by_hand() -> None:
     log_prob, entropy = torch.tensor([0.5, -1.0]), torch.tensor([-0.1, -0.2])
     loss = PUBLISHED.loss(log_prob, entropy, torch.tensor([1.0, 3.0]), 0.01)
-    assert float(loss) == pytest.approx(-(0.5 * 0.999 - 2.998) / 2)
+    assert float(loss.mean()) == pytest.approx(-(0.5 * 0.999 - 2.998) / 2)
 
 
 def test_the_papers_reinforce_without_a_baseline_is_an_option() -> None:
     rules = replace(CORRECTED, advantage=False)
     loss = rules.loss(torch.tensor([0.5, -1.0]), torch.tensor([-0.1, -0.3]), torch.tensor([1.0, 3.0]), 0.01)
-    assert float(loss) == pytest.approx(2.5 / 2 + 0.01 * 0.2)
+    assert float(loss.mean()) == pytest.approx(2.5 / 2 + 0.01 * 0.2)
 
 
 def test_the_density_is_that_of_torchs_beta() -> None:
@@ -252,7 +311,7 @@ def test_the_published_entropy_term_pushes_too_little() -> None:
 
 def test_one_update_as_published_is_the_transcription_of_the_official_code() -> None:
     sampler, x0 = beta_policy(LINEAR, as_published=True), noise(8, 3, 32, 32)
-    network = PolicyNetwork(3, 2, 256, torch.device("cpu"))
+    network = PolicyNetwork(3, 2, 256, SEED, torch.device("cpu"))
     reference = torch.optim.Adam(network.parameters(), lr=1e-2)
     for number in range(3):
         tick = due(sampler, number)
@@ -317,7 +376,7 @@ def test_the_reward_as_published_is_the_fall_of_the_kl_in_bits() -> None:
 
 def test_one_corrected_update_is_its_formula() -> None:
     sampler, x0, table = beta_policy(LINEAR), noise(16, 5), BetaTable(1000, Uniform(), 0.1)
-    network = PolicyNetwork(5, 0, 128, torch.device("cpu"))
+    network = PolicyNetwork(5, 0, 128, SEED, torch.device("cpu"))
     reference, tick = torch.optim.Adam(network.parameters(), lr=1e-2), due(sampler)
     drawn = sampler.draw(x0, tick)
     rewards = noise(16, 3, seed=2) * 1e-4
@@ -408,6 +467,136 @@ def test_what_the_subset_explains_is_told() -> None:
     for number in range(8, 40):
         metrics = update(sampler, number, x0, constant)
     assert float(metrics["explained"]) < 0.9
+
+
+def test_paper_pays_on_the_subset_that_this_very_row_chose() -> None:
+    # Algorithm 2: push, select, then pay. The F of three rows are Pearson's correlations, by numpy.
+    sampler, x0, asked, rows = beta_policy(LINEAR, paper=True), noise(8, 4), list[Any](), list[Tensor]()
+    first = decrease(sampler).subset
+    for number in range(6):
+        tick = due(sampler, number)
+        drawn = sampler.draw(x0, tick)
+        rows.append(noise(1000, seed=number))
+
+        def rewards_at(times: Any) -> Tensor:
+            asked.append(times)
+            return torch.ones(8, len(times))
+
+        signal = DecreaseSignal(rows[-1], torch.zeros(8, 0), rewards_at)
+        sampler.learn(told(tick, drawn.action, signal))
+        if number < 2:
+            assert asked[-1] == first, "with two rows every correlation is 1: nothing can be chosen"
+            continue
+        table = torch.stack(rows).double().numpy()
+        with_sum = [abs(np.corrcoef(column, table.sum(1))[0, 1]) for column in table.T]
+        best = sorted(np.argsort(with_sum)[-3:].tolist())
+        assert asked[-1] == pytest.approx([(index + 0.5) / 1000 for index in best])
+    assert len(asked) == 6
+    with pytest.raises(InvalidParameter, match="rewards_at"):
+        sampler.learn(told(tick, None, DecreaseSignal(rows[0], torch.zeros(8, 0))))
+
+
+def test_one_update_by_the_paper_is_its_formula() -> None:
+    """REINFORCE on the raw mean over S, without a baseline, and 1e-2 times the entropy, without bounds."""
+    sampler, x0 = beta_policy(LINEAR, paper=True), noise(16, 3, 32, 32)
+    network = PolicyNetwork(3, 2, 128, SEED, torch.device("cpu"))
+    tick = due(sampler)
+    drawn = sampler.draw(x0, tick)
+    rewards = noise(16, 3, seed=2) / 10 + 0.05
+    signal = DecreaseSignal(noise(1000), torch.zeros(16, 0), lambda times: rewards)
+    sampler.learn(told(tick, drawn.action, signal))
+    # The network sees all 32 pixels of a side.
+    beta = torch.distributions.Beta(*(torch.nn.functional.softplus(network(x0)) + 1e-5).unbind(1))
+    loss = -(rewards.mean(1) * beta.log_prob(drawn.u)).mean() - 1e-2 * beta.entropy().mean()
+    loss.backward()
+    first = sampler.state_dict()["policy"]["3/2"]["first"]
+    for name in ("linear.2.weight", "linear.2.bias"):
+        wanted = network.get_parameter(name).grad
+        assert wanted is not None
+        assert wanted.norm() < 1, "not clipped"
+        error = (10 * first[name] - wanted).norm() / wanted.norm()
+        # The density is constant in each of 1000 bins.
+        assert error < 0.02, (name, error)
+
+
+def test_a_run_by_the_paper_is_algorithms_1_and_2() -> None:
+    """Every number from a transcription: weights before and after, Eq. 7, numpy's correlations."""
+    process = stepwell.process("linear", timesteps=25)
+    model = torch.nn.Linear(4, 4)
+    with torch.no_grad():
+        model.weight.copy_(noise(4, 4, seed=8) / 2)
+        model.bias.zero_()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    calls: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def loss_at(x0: Tensor, eps: Tensor, u: Tensor, condition: None) -> Tensor:
+        calls.append((x0.clone(), eps.clone(), u.clone()))
+        problem = process.corrupt(x0, eps, u)
+        return (model(problem.input) - problem.target).square().mean(1)
+
+    beta = torch.linspace(1e-4 * 40, 0.02 * 40, 25, dtype=torch.float64)
+    kept = torch.cumprod(1 - beta, 0)
+
+    def bound(weights: dict[str, Tensor], call: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        """c_t |eps - eps_theta|^2 [B], Eq. 7 with sigma^2 = beta."""
+        x0, eps, u = (value.double() for value in call)
+        t = (u * 25).long()
+        xt = kept[t].sqrt()[:, None] * x0 + (1 - kept[t]).sqrt()[:, None] * eps
+        said = xt @ weights["weight"].double().T + weights["bias"].double()
+        return beta[t] / (2 * (1 - beta[t]) * (1 - kept[t])) * (eps - said).square().sum(1)
+
+    sampler = beta_policy(process, paper=True, every_steps=1)
+    pacer = Pacer(sampler, process, loss_at=loss_at, optimizer=optimizer, network=model)
+    rows, last, seen = [], None, decrease(sampler).subset
+    for step in range(6):
+        x0 = noise(5, 4, seed=step)
+        pace = pacer.draw(x0, Tick(3, step))
+        optimizer.zero_grad()
+        loss_at(x0, noise(5, 4, seed=100 + step), pace.u, None).mean().backward()
+        calls.clear()
+        pacer.before_update()
+        before = copy.deepcopy(model.state_dict())
+        optimizer.step()
+        after = copy.deepcopy(model.state_dict())
+        metrics = pacer.after_update()
+        # 25 timesteps in calls of 5, before and after; then S after and before, with the same noise.
+        row, at_subset = calls[:5], calls[10:13]
+        assert len(calls) == 5 + 5 + 3 + 3
+        for one, other in zip((*row, *at_subset), (*calls[5:10], *calls[13:]), strict=True):
+            assert all(torch.equal(mine, theirs) for mine, theirs in zip(one, other, strict=True))
+        example = row[0][0][0]
+        source = x0 if last is None else last
+        assert any(torch.equal(example, one) for one in source), "of the data, not of this batch"
+        rows.append(torch.cat([bound(before, call) - bound(after, call) for call in row]))
+        assert torch.allclose(queue(sampler)[-1].double(), rows[-1], rtol=1e-3, atol=1e-6)
+        if len(rows) > 2:
+            table = queue(sampler).double().numpy()
+            strength = [abs(np.corrcoef(column, table.sum(1))[0, 1]) for column in table.T]
+            seen = tuple((index + 0.5) / 25 for index in sorted(np.argsort(strength)[-3:].tolist()))
+        assert [float(call[2][0]) for call in at_subset] == pytest.approx(seen)
+        assert all(torch.equal(call[0], x0) for call in at_subset)
+        falls = torch.stack([bound(before, call) - bound(after, call) for call in at_subset], dim=1)
+        assert float(metrics["reward"]) == pytest.approx(float(falls.mean()), rel=1e-3, abs=1e-7)
+        assert all(torch.equal(value, after[name]) for name, value in model.state_dict().items())
+        last = x0
+
+
+@pytest.mark.parametrize("shape", ["within", "shift"])
+def test_in_another_unit_time_late_rewards_are_asked_in_the_processs(shape: str) -> None:
+    inner = beta_policy(LINEAR, paper=True)
+    sampler = stepwell.within(inner, 0.5, 1.0) if shape == "within" else stepwell.shift(inner, 3.0, LINEAR)
+    asked: list[Any] = []
+
+    def rewards_at(times: Any) -> Tensor:
+        asked.append(times)
+        return torch.ones(4, len(times))
+
+    tick, x0 = due(sampler), torch.zeros(4, 1)
+    drawn = sampler.draw(x0, tick)
+    sampler.learn(told(tick, drawn.action, DecreaseSignal(noise(1000), torch.zeros(4, 0), rewards_at)))
+    own = decrease(inner).subset
+    wanted = [0.5 + u / 2 if shape == "within" else 3 * u / (1 + 2 * u) for u in own]
+    assert asked == [pytest.approx(wanted)]
 
 
 # It learns
@@ -564,7 +753,9 @@ def test_inside_a_range_it_is_probed_there_and_learns_its_own_time() -> None:
 
 
 @pytest.mark.parametrize(
-    "parameters", [{}, {"as_published": True}, {"conditional": False}, {"selection": "forward"}], ids=str
+    "parameters",
+    [{}, {"as_published": True}, {"paper": True}, {"conditional": False}, {"selection": "forward"}],
+    ids=str,
 )
 def test_a_reloaded_policy_continues_with_the_same_bits(parameters: dict[str, Any]) -> None:
     one, x0 = beta_policy(LINEAR, **parameters), noise(16, 3, 8, 8)
@@ -583,7 +774,14 @@ def test_a_reloaded_policy_continues_with_the_same_bits(parameters: dict[str, An
 
 @pytest.mark.parametrize(
     "other",
-    [{"hidden": 64}, {"conditional": False}, {"as_published": True}, {"subset": 2}, {"grid": 20}],
+    [
+        {"hidden": 64},
+        {"conditional": False},
+        {"as_published": True},
+        {"paper": True},
+        {"subset": 2},
+        {"grid": 20},
+    ],
     ids=str,
 )
 def test_the_state_of_another_policy_is_refused(other: dict[str, Any]) -> None:
@@ -719,3 +917,122 @@ def test_with_aligned_credit_the_policy_moves_as_soon_as_every_stratum_was_seen_
     )
     assert due[3 * spec.strata - 1] == 119
     assert due[3 * spec.strata] == 119 + spec.every_steps
+
+
+# Mixed with another sampler
+
+
+UNIFORM = Static(Uniform(), "uniform")
+MIXED: dict[str, Callable[[TimestepSampler], TimestepSampler]] = {
+    "mix": lambda policy: stepwell.mix(policy, UNIFORM, 0.5),
+    "stratified": lambda policy: stepwell.stratified(stepwell.mix(policy, UNIFORM, 0.5)),
+    "unbiased": lambda policy: stepwell.unbiased(stepwell.mix(policy, UNIFORM, 0.5), Uniform()),
+    "within": lambda policy: stepwell.within(stepwell.mix(policy, UNIFORM, 0.5), 0.2, 0.7),
+    "within inside": lambda policy: stepwell.mix(stepwell.within(policy, 0.2, 0.7), UNIFORM, 0.5),
+    "shift": lambda policy: stepwell.shift(stepwell.mix(policy, UNIFORM, 0.5), 3.0, LINEAR),
+    "warm_up": lambda policy: stepwell.warm_up(stepwell.mix(policy, UNIFORM, 0.5), 3),
+    "twice": lambda policy: stepwell.mix(stepwell.mix(policy, UNIFORM, 0.25), UNIFORM, 1 / 3),
+}
+
+
+def reinforce(x: Tensor, u: Tensor, reward: Tensor, as_published: bool) -> dict[str, Tensor]:
+    """The gradient of the first policy step, clipped to norm 1, by the formula and torch's own Beta."""
+    network = PolicyNetwork(5, 0, 256 if as_published else 128, SEED, torch.device("cpu"))
+    ab = torch.nn.functional.softplus(network(x)) + 1e-5
+    beta = torch.distributions.Beta(*ab.unbind(1))
+    if as_published:
+        loss = -(beta.log_prob(u) * (reward / math.log(2) + 1e-2 * beta.entropy())).mean()
+    else:
+        # The share 0.1 of the reference is part of the density that the policy drew from.
+        height = 0.9 * beta.log_prob(u).exp() + 0.1
+        scaled = (reward - reward.mean()) / reward.std(correction=0)
+        loss = -(scaled * height.log()).mean() - 1e-2 * beta.entropy().mean()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+    return {name: p.grad for name, p in network.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("as_published", [False, True])
+@pytest.mark.parametrize("name", MIXED)
+def test_in_a_mix_the_policy_learns_from_its_own_draws_alone(name: str, as_published: bool) -> None:
+    policy, x0 = beta_policy(LINEAR, as_published=as_published), noise(64, 5)
+    sampler = MIXED[name](policy)
+    tick = due(sampler)
+    drawn, spec = sampler.draw(x0, tick), decrease(sampler)
+    assert drawn.action is not None
+    u, own = drawn.action[:, -1], ~drawn.action[:, -1].isnan()
+    assert 16 < int(own.sum()) < 48
+    if name == "mix":
+        assert torch.equal(own, tick.uniform("timestep", 64) >= 0.5)
+        if not as_published:
+            assert torch.equal(u[own], drawn.u[own])
+    rewards = noise(64, 3, seed=2) / 10
+    sampler.learn(told(tick, drawn.action, DecreaseSignal(noise(len(spec.grid)), rewards)))
+    reward = (rewards.sum(1) if as_published else rewards.mean(1))[own]
+    wanted = reinforce(x0[own], u[own], reward, as_published)
+    (trained,) = policy.state_dict()["policy"].values()
+    for part in ("linear.2.weight", "linear.2.bias"):
+        # Adam's first moment is a tenth of the first gradient.
+        error = (10 * trained["first"][part] - wanted[part]).norm() / wanted[part].norm()
+        # The default's density is constant in each of 1000 bins.
+        assert error < (1e-5 if as_published else 0.03), (part, error)
+
+
+@pytest.mark.parametrize("credit", ["decrease", "alignment"])
+def test_a_mix_that_never_asks_the_policy_leaves_it_alone(credit: str) -> None:
+    policy, x0 = beta_policy(LINEAR, credit=credit), noise(16, 5)
+    sampler = stepwell.mix(policy, UNIFORM, 1.0)
+    start = policy.density(torch.linspace(0.01, 0.99, 30), x0)
+    if credit == "decrease":
+        for number in range(5):
+            metrics = update(sampler, number, x0, lambda x, u: u)
+    else:
+        metrics = gradients(sampler, MIN_MEASUREMENTS + 2, in_two_bands, x0)
+    assert all(value.isfinite() for value in metrics.values())
+    assert torch.equal(policy.density(torch.linspace(0.01, 0.99, 30), x0), start)
+    assert sampler.draw(x0, Tick()).u.isfinite().all()
+
+
+@pytest.mark.parametrize("credit", ["decrease", "alignment"])
+def test_in_a_mix_nothing_is_read_back_from_the_device(credit: str) -> None:
+    sampler = stepwell.mix(beta_policy(LINEAR, credit=credit), UNIFORM, 0.5)
+    ticks = [due(sampler, number) for number in range(2)]
+    with accelerator():
+        x0, nothing = torch.zeros(8, 3, 8, 8, device=DEVICE), torch.zeros(8, device=DEVICE)
+        signal: Any = GradientSignal(0, torch.ones(2, 20, device=DEVICE), 16)
+        if credit == "decrease":
+            signal = DecreaseSignal(torch.ones(50, device=DEVICE), torch.ones(8, 3, device=DEVICE))
+        for tick in ticks:
+            with Copies() as copies:
+                drawn = sampler.draw(x0, tick)
+                metrics = sampler.learn(Feedback(tick, nothing, nothing, nothing, drawn.action, signal))
+    assert all(value.device == DEVICE for value in metrics.values())
+    assert copies.found == []
+
+
+def test_two_seeds_have_two_policies_and_all_ranks_of_one_have_one() -> None:
+    x0, states = noise(8, 3, 16, 16), []
+    for tick in (Tick(1, 39, 0, 0, 2), Tick(1, 39, 0, 1, 2), Tick(2, 39)):
+        sampler = beta_policy(LINEAR)
+        action = sampler.draw(x0, replace(tick, rank=0, world=1)).action
+        sampler.learn(told(tick, action, DecreaseSignal(noise(50), noise(8, 3, seed=1))))
+        states.append(sampler.state_dict()["policy"]["3/2"]["weights"])
+    for name, value in states[0].items():
+        assert torch.equal(value, states[1][name])
+        assert name.startswith("linear.2") or not torch.equal(value, states[2][name])
+
+
+def test_a_policy_from_before_weights_had_a_seed_goes_on_with_its_own() -> None:
+    # Old states have a network from the first draw on: before its first step too.
+    sampler, x0 = beta_policy(LINEAR), noise(8, 5)
+    sampler.draw(x0, Tick(SEED))
+    state = sampler.state_dict()
+    network = PolicyNetwork(5, 0, 128, 0, torch.device("cpu"))
+    old = {name: torch.full_like(p, 0.01) for name, p in network.named_parameters()}
+    nothing = {name: torch.zeros_like(p) for name, p in network.named_parameters()}
+    state["policy"] = {"5/0": {"weights": old, "first": nothing, "second": nothing, "steps": 0}}
+    sampler.load_state_dict(state)
+    update(sampler, 0, x0, lambda x, u: u)
+    trained = sampler.state_dict()["policy"]["5/0"]
+    assert torch.allclose(trained["weights"]["linear.0.weight"], old["linear.0.weight"], atol=0.011)
+    assert trained["steps"] == 1

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from stepwell.core.tick import Tick
+from stepwell.core.tick import Tick, stream_key, uniforms
 from stepwell.samplers.beta_policy.beta import beta_entropy
 from stepwell.samplers.beta_policy.policy import (
     LARGEST,
@@ -25,6 +25,7 @@ from stepwell.samplers.beta_policy.policy import (
 )
 
 CPU = torch.device("cpu")
+SEED = 3
 VECTORS = [(6,), (6, 1), (6, 40)]
 IMAGES = [(6, 3, 32, 32), (6, 1, 5, 9), (6, 2, 1, 1), (6, 4, 64, 8)]
 OTHERS = [(6, 3, 17), (6, 3, 8, 8, 8), (6, 2, 1, 20, 20), (6, 1, 2, 3, 4, 5)]
@@ -56,7 +57,7 @@ def test_what_density_says_before_any_draw_is_the_start() -> None:
 
 def test_the_network_is_the_official_codes() -> None:
     # 3 x 32 x 32: three convolutions of 3 x 3, 128 x 4 x 4 values, two hidden layers, two outputs.
-    network = PolicyNetwork(3, 2, 256, CPU)
+    network = PolicyNetwork(3, 2, 256, 0, CPU)
     sizes = [tuple(parameter.shape) for name, parameter in network.named_parameters() if "weight" in name]
     assert sizes == [(32, 3, 3, 3), (64, 32, 3, 3), (128, 64, 3, 3), (256, 2048), (256, 256), (2, 256)]
     last = network.linear[-1]
@@ -83,7 +84,7 @@ def test_hidden_layers_start_as_torch_starts_them() -> None:
     # Uniform within 1 / sqrt(fan in), from a stream of its own: the same on every rank, whatever was drawn.
     torch.rand(3)
     before = torch.get_rng_state()
-    one, other = PolicyNetwork(3, 2, 256, CPU), PolicyNetwork(3, 2, 256, CPU)
+    one, other = PolicyNetwork(3, 2, 256, 0, CPU), PolicyNetwork(3, 2, 256, 0, CPU)
     assert torch.equal(before, torch.get_rng_state())
     for (name, here), there in zip(one.named_parameters(), other.parameters(), strict=True):
         assert torch.equal(here, there), name
@@ -99,7 +100,7 @@ def test_the_shapes_depend_on_the_example_after_learning(shape: tuple[int, ...])
     actor, x = policy(), prepared(noise(*shape))
     wanted = torch.tensor([1.0, -1.0]).repeat(3)
     for _ in range(3):
-        actor.improve(x, lambda shapes: (shapes[:, 0] * wanted).mean())
+        actor.improve(x, lambda shapes: shapes[:, 0] * wanted, SEED)
     a = actor(x)[:, 0]
     assert a.std() > 1e-4
     one = torch.cat([actor(x[row : row + 1]) for row in range(6)])
@@ -109,10 +110,10 @@ def test_the_shapes_depend_on_the_example_after_learning(shape: tuple[int, ...])
 def test_sizes_of_images_share_a_network_and_kinds_do_not() -> None:
     actor = policy()
     for shape in [(2, 3, 32, 32), (2, 3, 64, 16), (2, 3, 8, 8), (2, 3, 1, 5)]:
-        actor(prepared(noise(*shape)))
+        actor.improve(prepared(noise(*shape)), lambda shapes: shapes.sum(1), SEED)
     assert list(actor.state_dict()) == ["3/2"]
     for shape in [(2, 4, 8, 8), (2, 3, 9), (2, 3), (2,)]:
-        actor(prepared(noise(*shape)))
+        actor.improve(prepared(noise(*shape)), lambda shapes: shapes.sum(1), SEED)
     assert list(actor.state_dict()) == ["3/2", "4/2", "3/1", "3/0", "1/0"]
 
 
@@ -127,7 +128,7 @@ def test_examples_are_averaged_down_and_never_up() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64, torch.uint8])
 def test_the_policy_runs_in_float32_under_any_precision(dtype: torch.dtype) -> None:
     actor, x = policy(), (100 * Tick().uniform("x", 2 * 3 * 8 * 8)).view(2, 3, 8, 8).to(dtype)
-    actor.improve(prepared(x), lambda shapes: shapes.sum())
+    actor.improve(prepared(x), lambda shapes: shapes.sum(1), SEED)
     plain = actor(prepared(x.float()))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         mixed = actor(prepared(x))
@@ -147,18 +148,18 @@ def test_bounds_leave_the_middle_alone_and_hold() -> None:
 
 def test_outputs_that_make_no_difference_are_brought_back() -> None:
     bounds = Bounds(least=0.5, most=32)
-    assert float(bounds.penalty(torch.tensor([[-0.4, 0.5], [0.0, 31.0]]))) == 0
+    assert not bounds.penalty(torch.tensor([[-0.4, 0.5], [0.0, 31.0]])).any()
     far = torch.tensor([[-50.0, 0.5], [0.5, 90.0]]).requires_grad_()
-    bounds.penalty(far).backward()
+    bounds.penalty(far).mean().backward()
     assert far.grad is not None
     assert (far.grad.sign() == torch.tensor([[-1.0, 0.0], [0.0, 1.0]])).all()
-    assert float(Bounds().penalty(1000 * far.detach())) == 0
+    assert not Bounds().penalty(1000 * far.detach()).any()
 
 
 @pytest.mark.parametrize("memory", [0.999, 0.99])
 @pytest.mark.parametrize("clip", [1e-3, 1.0, 1e9])
 def test_adam_is_torchs(clip: float, memory: float) -> None:
-    ours = SamePolicy(CPU) if clip == 1.0 else PolicyNetwork(2, 1, 8, CPU)
+    ours = SamePolicy(CPU) if clip == 1.0 else PolicyNetwork(2, 1, 8, 0, CPU)
     theirs, x = copy.deepcopy(ours), noise(4, 2, 9)
     rule, betas = AdamSettings(1e-2, clip, memory), (0.9, memory)
     adam, torchs = Adam(ours, rule), torch.optim.Adam(theirs.parameters(), lr=1e-2, betas=betas)
@@ -176,17 +177,56 @@ def test_a_loss_that_is_not_finite_moves_nothing() -> None:
     actor, x = policy(), noise(4, 3)
     before = actor(x)
     for bad in (math.nan, math.inf):
-        actor.improve(x, lambda shapes, bad=bad: (shapes * bad).sum())
+        actor.improve(x, lambda shapes, bad=bad: (shapes * bad).sum(1), SEED)
     assert torch.equal(actor(x), before)
-    actor.improve(x, lambda shapes: shapes.sum())
+    actor.improve(x, lambda shapes: shapes.sum(1), SEED)
     assert (actor(x) < before).all()
+
+
+def test_what_is_not_finite_does_not_go_on_by_momentum() -> None:
+    actor, x = policy(), noise(4, 3)
+    for _ in range(3):
+        actor.improve(x, lambda shapes: shapes.sum(1), SEED)
+    before = actor.state_dict()["3/0"]
+    actor.improve(x, lambda shapes: (shapes * math.nan).sum(1), SEED)
+    after = actor.state_dict()["3/0"]
+    for part in ("weights", "first", "second"):
+        assert all(torch.equal(after[part][name], value) for name, value in before[part].items()), part
+
+
+def test_only_own_examples_make_a_step() -> None:
+    x, own = noise(6, 3), torch.tensor([True, False, True, True, False, False])
+    actors = [policy(Bounds(least=0.5, most=32)) for _ in range(3)]
+    for number in range(4):
+        loss = noise(6, 2, seed=number)
+        actors[0].improve(x, lambda shapes, loss=loss: (shapes * loss).sum(1), SEED, own)
+        actors[1].improve(x[own], lambda shapes, loss=loss: (shapes * loss[own]).sum(1), SEED)
+        actors[2].improve(x, lambda shapes: shapes.sum(1), SEED, torch.zeros(6, dtype=torch.bool))
+    assert torch.allclose(actors[0](x), actors[1](x), atol=1e-5)
+    assert torch.equal(actors[2](x), initial_shapes().expand(6, 2)), "without one there is no step"
+
+
+def test_a_networks_start_is_its_seeds() -> None:
+    states = []
+    for seed in (0, 0, 1):
+        actor = policy()
+        actor.improve(noise(4, 3), lambda shapes: 0 * shapes.sum(1), seed)
+        states.append(actor.state_dict()["3/0"]["weights"])
+    assert all(torch.equal(states[0][name], value) for name, value in states[1].items())
+    for name in ("linear.0.weight", "linear.0.bias", "linear.1.weight"):
+        # Two uniforms of the same width correlate by less than 0.6 in all but one of 1e6 pairs of 48 values.
+        pair = torch.stack([states[0][name].flatten(), states[2][name].flatten()])
+        assert not torch.equal(*pair)
+        assert name.endswith("bias") or abs(float(pair.corrcoef()[0, 1])) < 0.6
+    chance = uniforms(stream_key("policy", 1, "linear 0", "weight"), 48)
+    assert torch.allclose(states[2]["linear.0.weight"].flatten(), (2 * chance - 1) / 3**0.5)
 
 
 def test_a_step_is_taken_wherever_gradients_are_switched_off() -> None:
     actor, x = policy(), noise(4, 3)
     before = actor(x)
     with torch.no_grad():
-        old = actor.improve(x, lambda shapes: shapes.sum())
+        old = actor.improve(x, lambda shapes: shapes.sum(1), SEED)
     assert not old.requires_grad
     assert torch.equal(old, before)
     assert (actor(x) < before).all()
@@ -197,11 +237,11 @@ def test_a_reloaded_policy_goes_on_with_the_same_bits(conditional: bool) -> None
     one, other = policy(conditional=conditional), policy(conditional=conditional)
     for shape in [(4, 3, 8, 8), (4, 5)]:
         for step in range(3):
-            one.improve(noise(*shape, seed=step), lambda shapes: shapes.square().sum())
+            one.improve(noise(*shape, seed=step), lambda shapes: shapes.square().sum(1), SEED)
     other.load_state_dict(one.state_dict())
     for shape in [(4, 3, 8, 8), (4, 5)]:
         for each in (one, other):
-            each.improve(noise(*shape, seed=7), lambda shapes: (2 - shapes).square().sum())
+            each.improve(noise(*shape, seed=7), lambda shapes: (2 - shapes).square().sum(1), SEED)
         assert torch.equal(one(noise(*shape)), other(noise(*shape)))
 
 

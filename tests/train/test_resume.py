@@ -24,6 +24,7 @@ LEARNED: list[dict[str, Any]] = [
     {"method": "alignment:strata=3,every_steps=2,images=4", "batch": 4},
     {"method": "alignment:strata=3,every_steps=2,images=2", "batch": 8},
     {"method": "beta-policy:every_steps=1,credit=alignment", "batch": 8},
+    {"method": "beta-policy:paper=true,every_steps=2,queue=4,grid=6,subset=2", "batch": 4},
 ]
 """At batch 4 a probe's 8 images come from two steps: the pool has to be in the checkpoint."""
 

@@ -22,6 +22,18 @@ class Parameter:
 
 
 @dataclass(frozen=True)
+class Difference:
+    """Where a default is not what its paper says."""
+
+    what: str
+    paper: str
+    here: str
+    why: str
+    changes: str
+    """What was measured of it."""
+
+
+@dataclass(frozen=True)
 class Entry:
     """A name, its factory, and what a user should know before building it."""
 
@@ -43,6 +55,8 @@ class Entry:
     """Whether its draws are spread evenly over the batch by default."""
     unbiased: bool = False
     """Whether it is corrected by reference / density by default."""
+    differences: tuple[Difference, ...] = ()
+    """Where its default is not what the paper says."""
 
     def factory(self) -> Any:
         """The callable behind the name."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from stepwell.catalogue.differences import BETA_POLICY
 from stepwell.catalogue.entry import Entry, Parameter
 
 
@@ -200,14 +201,25 @@ SAMPLERS = (
         Parameter("queue", 20, "rows of measured decreases that the subset is chosen from"),
         Parameter("subset", 3, "number of timesteps that stand for all in the reward, or all"),
         Parameter("selection", "f", "how they are chosen: f (the paper), forward, random or grid"),
-        Parameter("grid", None, "timesteps in a row; None: 50 (neighbours are alike), all as_published"),
+        Parameter(
+            "grid", None, "timesteps in a row; None: 50 (neighbours are alike), or all (paper, as_published)"
+        ),
         Parameter("entropy", None, "weight of the entropy bonus; None: 0.01, or 0.5 for alignment"),
-        Parameter("learning_rate", None, "of the policy; None: 1e-2, or 1e-3 on schedules like cosine"),
+        Parameter(
+            "learning_rate",
+            None,
+            "of the policy; None: 1e-2 on DDPM's linear and quadratic schedules, 1e-3 on all others "
+            "(the paper's Tables 7 to 9); 1e-2 for alignment",
+        ),
         Parameter("clip", 1.0, "largest norm of the policy's gradient"),
-        Parameter("hidden", None, "width of the policy; None: 128 (the paper), or 256 as_published"),
+        Parameter(
+            "hidden", None, "width of the policy; None: 128 (the paper on CIFAR-10), or 256 as_published"
+        ),
         Parameter("conditional", True, "whether the density depends on the example"),
-        _floor(None, "; None: 0.1, or 0 as_published"),
-        Parameter("as_published", False, "as the official code, where it differs from the paper"),
+        _floor(None, "; None: 0.1, or 0 (paper, as_published)"),
+        Parameter("as_published", False, "as the official code, where it differs from the default"),
+        Parameter("paper", False, "as the paper says, wherever that is clear and the default differs"),
         learns=True,
+        differences=BETA_POLICY,
     ),
 )

@@ -123,6 +123,9 @@ def _print_parameters(entry: Entry, width: int) -> None:
     for parameter in entry.parameters:
         default = "required" if parameter.required else f"default {parameter.default}"
         print(f"  {'':{width}}    {parameter.name}: {parameter.meaning} ({default})")
+    for one in entry.differences:
+        said = f"paper: {one.paper}; default: {one.here}; why: {one.why}; what it changes: {one.changes}"
+        print(f"  {'':{width}}    differs in {one.what}: {said}")
 
 
 def _plain(entry: Entry) -> dict[str, Any]:
@@ -134,6 +137,7 @@ def _plain(entry: Entry) -> dict[str, Any]:
         "learns": entry.learns,
         "aliases": list(entry.aliases),
         "parameters": {parameter.name: parameter.default for parameter in entry.parameters},
+        "differences": [asdict(difference) for difference in entry.differences],
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from stepwell.core.errors import InvalidParameter, NonFiniteLoss
+from stepwell.core.probe import Times
 from stepwell.core.ranks import WorkerGroup
 from stepwell.core.tensors import PerExample
 from stepwell.core.tick import Tick
@@ -36,7 +38,16 @@ class DecreaseSignal:
     row: Tensor
     """[G]: the decrease of one example, at the times of the spec's grid."""
     rewards: Tensor
-    """[B, S]: the decrease of all ranks' examples of the last micro-batch, at the spec's subset."""
+    """[B, S]: the decrease of all ranks' examples of the last micro-batch, at the spec's subset.
+
+    With a `late` spec [B, 0]: ask `rewards_at`."""
+    rewards_at: Callable[[Times], Tensor] | None = None
+    """Measures the rewards [B, n] at n times; on all ranks, and before the next update."""
+
+    def mapped(self, forward: Callable[[Times], Times]) -> DecreaseSignal:
+        """The same signal for a sampler whose times `forward` maps to the process's."""
+        inner = self.rewards_at
+        return self if inner is None else replace(self, rewards_at=lambda times: inner(forward(times)))
 
 
 Signal: TypeAlias = GradientSignal | DecreaseSignal
@@ -53,7 +64,7 @@ class Feedback:
     weighted: PerExample
     """[B]: the loss times the weighting, without correction."""
     action: Tensor | None = None
-    """[B, ...]: `Draw.action` of the last micro-batch."""
+    """[B, ...]: `Draw.action` of the last micro-batch; rows of NaN: another sampler drew (`mix`)."""
     signal: Signal | None = None
     counts: Tensor | None = None
     """[B] bool: which examples lie in the sampler's range of time; None: all."""

@@ -102,6 +102,14 @@ class DecreaseSpec(ProbeSpec):
     """New noise after the update, as in the official code: the difference is then mostly noise."""
     train_mode: bool = False
     """Dropout stays on while measuring, as in the official code."""
+    late: bool = False
+    """Rewards wait until the sampler has chosen its times from the row (`DecreaseSignal.rewards_at`).
+
+    The trained parameters of before the update are kept that long: as much memory as they take."""
+    earlier_example: bool = False
+    """The row's example is from the last measurement's batch: this update did not train on it."""
+    squared_norm: bool = False
+    """Losses are sums over the dimensions of an example, |eps - eps'|^2, instead of means."""
 
     def __post_init__(self) -> None:
         ProbeSpec.__post_init__(self)

@@ -141,6 +141,10 @@ class NoiseProcess(ABC):
             "scaled-linear)."
         )
 
+    def schedule(self) -> str | None:
+        """The published schedule that its betas are, by name, however it was built; None: another one."""
+        return None
+
     def betas(self) -> Tensor:
         """beta [T] of DDPM's chain, in float64."""
         kept = self.alphas_cumprod()

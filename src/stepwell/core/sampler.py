@@ -32,7 +32,7 @@ class Draw:
     correction: PerExample
     """[B]: the factor that keeps the objective (reference / density); 1 unless `unbiased`."""
     action: Tensor | None = None
-    """[B, ...]: anything that the sampler wants returned in its feedback."""
+    """[B, ...]: floats that the sampler wants returned in its feedback; NaN where `mix` let another draw."""
 
 
 _RENAMED = {"place": "from_uniform", "reaches": "support", "portrait": "diagnostics"}

@@ -39,6 +39,8 @@ class Gradients(Probe):
     def __init__(self) -> None:
         self._pool = Pool(0)
         self._sketch: Sketch | None = None
+        self._signs = ""
+        """The stream of the sketch's signs: that of the run's seed, from the first measurement on."""
 
     def add_batch(self, x0: Tensor, condition: Any, spec: GradientSpec, world: int) -> None:
         self._pool.size = 2 * -(-spec.images // world)
@@ -80,8 +82,9 @@ class Gradients(Probe):
     def _gradient(self, context: ProbeContext, loss: Tensor, spec: GradientSpec) -> Tensor:
         """The sketch of P^(1/2) g: inner products of such are those of gradients in the metric P."""
         parameters = context.parameters()
+        self._signs = self._signs or f"{UNSEEDED}/{context.tick.seed}"
         if self._sketch is None or not self._sketch.fits(parameters):
-            self._sketch = Sketch(parameters)
+            self._sketch = Sketch(parameters, signs=self._signs)
         gradients = gradients_of(loss, parameters)
 
         def scaled() -> Iterator[Tensor | None]:
@@ -92,10 +95,12 @@ class Gradients(Probe):
         return self._sketch(scaled())
 
     def state_dict(self) -> State:
-        return {"kind": "gradients", "pool": self._pool.state_dict()}
+        return {"kind": "gradients", "pool": self._pool.state_dict(), "signs": self._signs}
 
     def load_state_dict(self, state: State) -> None:
         self._pool.load_state_dict(state["pool"])
+        # A sampler's running means of sketches hold for these signs only.
+        self._signs, self._sketch = state.get("signs", UNSEEDED), None
 
 
 def _over_ranks(context: ProbeContext, sketches: Tensor) -> Tensor:
@@ -134,17 +139,23 @@ stands out, from falling into a few: of 4096 and for 1024 inputs it would be 4, 
 """
 
 
+UNSEEDED = "sketch"
+"""The stream of signs of runs whose first steps were before signs depended on the seed."""
+
+
 class Sketch:
     """The signs and buckets of one list of parameters, made once (a byte per coordinate)."""
 
-    def __init__(self, parameters: Sequence[Parameter], dimensions: int = DIMENSIONS) -> None:
+    def __init__(
+        self, parameters: Sequence[Parameter], dimensions: int = DIMENSIONS, signs: str = UNSEEDED
+    ) -> None:
         self._dimensions = dimensions
         self._signs: list[Tensor] = []
         self._first: list[int] = []
         total = 0
         for number, parameter in enumerate(parameters):
             low, high = held(parameter)
-            chance = uniforms(stream_key("sketch", number), parameter.numel(), local(parameter).device)
+            chance = uniforms(stream_key(signs, number), parameter.numel(), local(parameter).device)
             self._signs.append(torch.where(chance[low:high] < 0.5, -1, 1).to(torch.int8))
             self._first.append((total + low) % dimensions)
             total += parameter.numel()

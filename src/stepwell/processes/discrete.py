@@ -47,6 +47,14 @@ class DiscreteProcess(NoiseProcess):
         """abar [T], in float64."""
         return self._signal.values**2
 
+    def schedule(self) -> str | None:
+        for name, betas in schedules.PUBLISHED.items():
+            kept = torch.cumprod(1 - betas(len(self._log_snr.values)), dim=0)
+            # Schedulers keep float32, which knows 1 - abar_0 to three digits.
+            if torch.allclose(self._log_snr.values, torch.logit(kept), rtol=0, atol=1e-2):
+                return name
+        return None
+
     def scales(self, u: PerExample) -> tuple[PerExample, PerExample]:
         index = self.index(u)
         return self._signal.at(index, u.dtype), self._noise.at(index, u.dtype)

@@ -77,3 +77,10 @@ STRAIGHT: dict[str, Callable[[int, float | None, float | None], Tensor]] = {
     "scaled-linear": scaled_linear,
 }
 """The schedules that two betas describe."""
+PUBLISHED: dict[str, Callable[[int], Tensor]] = {
+    "linear": linear,
+    "quadratic": quadratic,
+    "scaled-linear": scaled_linear,
+    "cosine": cosine,
+}
+"""All schedules, as their papers have them: betas [T] for T timesteps."""

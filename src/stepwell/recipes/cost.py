@@ -73,6 +73,8 @@ class Cost:
     """None: the data are not here."""
     probe: Flops = field(default_factory=lambda: Flops(0.0, 0.0))
     """FLOPs that the sampler's probe adds to a step, on average."""
+    keeps_weights: bool = False
+    """Whether the probe measures with the weights of before an update after it."""
 
     @property
     def recipe(self) -> Recipe:
@@ -113,6 +115,8 @@ class Cost:
         sizes |= {"gradients": _FLOAT * learning, "Adam": 2 * _FLOAT * learning, "EMA": _FLOAT * learning}
         if self.recipe.precision != "no":
             sizes["weights in half precision"] = _HALF * every
+        if self.keeps_weights:
+            sizes["weights before an update"] = _FLOAT * learning
         return {name: float(size) for name, size in sizes.items()}
 
     @property
@@ -140,7 +144,15 @@ def cost_of(plan: Plan, shape: Shape | None = None, *, classes: int = 0, process
     labels = (recipe.classes or classes or 1) if recipe.labels else 0
     extra = Conditioning(recipe.super_resolution).extra_channels(shape)
     network = count(meta_network(recipe, shape, labels), shape, labels, extra)
-    return Cost(plan, network, shape, processes, probe=probe_work(plan, network, processes))
+    spec = plan.sampler().probe
+    return Cost(
+        plan,
+        network,
+        shape,
+        processes,
+        probe=probe_work(plan, network, processes),
+        keeps_weights=isinstance(spec, DecreaseSpec) and spec.late,
+    )
 
 
 def probe_work(plan: Plan, network: NetworkCount, processes: int) -> Flops:

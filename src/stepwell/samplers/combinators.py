@@ -11,11 +11,11 @@ from torch import Tensor
 from stepwell.core import require
 from stepwell.core.density import Density, Shift, Squeeze, Uniform, Warp, centres, inside
 from stepwell.core.errors import Unsupported
-from stepwell.core.feedback import Feedback
+from stepwell.core.feedback import DecreaseSignal, Feedback
 from stepwell.core.probe import ProbeSpec, Times
 from stepwell.core.process import NoiseProcess
 from stepwell.core.sampler import Draw, Metrics, State, TimestepSampler, require_kind
-from stepwell.core.tensors import PerExample, precise
+from stepwell.core.tensors import PerExample, per_example, precise
 from stepwell.core.tick import Tick
 from stepwell.samplers.one_density import Static
 
@@ -101,7 +101,8 @@ class Mix(Wrapped):
         part = (v / max(self._share, 1e-6)).clamp(2**-24, 1 - 2**-24)
         one, two = self.sampler.from_uniform(rest, x0, tick), self._other.from_uniform(part, x0, tick)
         u = torch.where(from_other, two.u, one.u)
-        return Draw(u, self.density(u, x0).log(), torch.ones_like(u), one.action)
+        action = None if one.action is None else _without(one.action, from_other)
+        return Draw(u, self.density(u, x0).log(), torch.ones_like(u), action)
 
     def density(self, u: Tensor, x0: Tensor | None = None) -> Tensor:
         return torch.lerp(self.sampler.density(u, x0), self._other.density(u, x0), self._share)
@@ -120,6 +121,11 @@ class Mix(Wrapped):
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
         self._other.load_state_dict(state["other"])
+
+
+def _without(action: Tensor, others: Tensor) -> Tensor:
+    """NaN in the rows of actions [B, ...] that were not taken: another sampler drew for these examples."""
+    return torch.where(per_example(others, action), torch.nan, action)
 
 
 def within(sampler: TimestepSampler, low: float, high: float) -> TimestepSampler:
@@ -174,7 +180,10 @@ class Warped(Wrapped):
         counts = self._warp.inside(feedback.u)
         if feedback.counts is not None:
             counts = counts & feedback.counts
-        return self.sampler.learn(replace(feedback, u=u, counts=counts))
+        signal = feedback.signal
+        if isinstance(signal, DecreaseSignal):
+            signal = signal.mapped(self._forward)
+        return self.sampler.learn(replace(feedback, u=u, counts=counts, signal=signal))
 
 
 def warm_up(sampler: TimestepSampler, steps: int) -> TimestepSampler:

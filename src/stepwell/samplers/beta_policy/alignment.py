@@ -13,7 +13,7 @@ from stepwell.core.probe import GradientSpec
 from stepwell.core.sampler import Metrics, State
 from stepwell.core.tensors import Lookup, PerExample
 from stepwell.samplers.beta_policy.beta import BetaTable, beta_entropy
-from stepwell.samplers.beta_policy.rewards import Credit, PolicyLoss
+from stepwell.samplers.beta_policy.rewards import Actions, Credit, PolicyLoss
 from stepwell.samplers.gradients import Alignment
 
 
@@ -36,11 +36,11 @@ class AlignmentCredit(Credit):
         ready = self._gains.ready & rewards.isfinite().all()
         rewards = torch.where(ready, rewards, 0.0)
 
-        def loss(shapes: Tensor, drawn: PerExample) -> Tensor:
+        def loss(shapes: Tensor, actions: Actions) -> PerExample:
             masses = self._table.log_masses(shapes).exp()
             shares = masses @ self._shares.on(masses.device, masses.dtype)
-            reward = (shares * rewards).sum(1).mean()
-            return -(reward + self._entropy * beta_entropy(shapes).mean()) * ready
+            reward = (shares * rewards).sum(1)
+            return -(reward + self._entropy * beta_entropy(shapes)) * ready
 
         return loss, metrics
 

@@ -19,7 +19,7 @@ from stepwell.core.sampler import Metrics, State
 from stepwell.core.tensors import PerExample, precise
 from stepwell.core.tick import uniforms
 from stepwell.samplers.beta_policy.beta import BetaTable, beta_entropy, beta_log_density
-from stepwell.samplers.beta_policy.rewards import Credit, PolicyLoss, Rules
+from stepwell.samplers.beta_policy.rewards import Actions, Credit, PolicyLoss, Rules
 
 METHODS = ("f", "forward", "random", "grid")
 
@@ -45,21 +45,33 @@ class DecreaseCredit(Credit):
             raise Unsupported(
                 f"this Beta policy learns from the decrease of losses, not {type(signal).__name__}."
             )
-        wanted = (len(self.spec.grid),), len(self.spec.subset)
-        if (tuple(signal.row.shape), signal.rewards.shape[-1]) != wanted:
-            raise InvalidParameter(
-                f"the decrease has a row of {tuple(signal.row.shape)} and rewards of "
-                f"{tuple(signal.rewards.shape)}, but was asked for at {wanted[0][0]} and {wanted[1]} times."
-            )
-        reward = self._rules.reward(signal.rewards.detach().float())
-        metrics = {**_reward_metrics(reward), **self._push(signal.row, feedback)}
+        # Measured already, at the subset of the last update; or Algorithm 2's order: push, select, pay.
+        rewards = None if self.spec.late else self._checked(signal, signal.rewards)
+        metrics = self._push(signal.row, feedback)
+        if rewards is None:
+            if signal.rewards_at is None:
+                raise InvalidParameter("paper=true chooses its times first: the signal needs rewards_at.")
+            rewards = self._checked(signal, signal.rewards_at(self.spec.subset))
+        reward = self._rules.reward(rewards.detach().float())
+        metrics = {**_reward_metrics(reward), **metrics}
 
-        def loss(shapes: Tensor, drawn: PerExample) -> Tensor:
+        def loss(shapes: Tensor, actions: Actions) -> PerExample:
             log_density = beta_log_density if self._rules.continuous else self._table.log_prob
-            log_prob = log_density(shapes, drawn)
-            return self._rules.loss(log_prob, beta_entropy(shapes), reward, self._entropy)
+            log_prob = log_density(shapes, actions.drawn)
+            # Rewards of another sampler's draws are no part of the mean and the deviation either.
+            own = torch.where(actions.own, reward, torch.nan)
+            return self._rules.loss(log_prob, beta_entropy(shapes), own, self._entropy)
 
         return loss, metrics
+
+    def _checked(self, signal: DecreaseSignal, rewards: Tensor) -> Tensor:
+        wanted = (len(self.spec.grid),), len(self.spec.subset)
+        if (tuple(signal.row.shape), rewards.shape[-1]) != wanted:
+            raise InvalidParameter(
+                f"the decrease has a row of {tuple(signal.row.shape)} and rewards of "
+                f"{tuple(rewards.shape)}, but was asked for at {wanted[0][0]} and {wanted[1]} times."
+            )
+        return rewards
 
     def _push(self, row: Tensor, feedback: Feedback) -> Metrics:
         """Add a row to the queue and choose S again."""

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from stepwell.core.sampler import State
+from stepwell.core.tensors import PerExample
 from stepwell.core.tick import stream_key, uniforms
 
 LARGEST = 32
@@ -45,14 +46,14 @@ class _Layer(nn.Module):
     """
 
     def __init__(
-        self, operation: _Operation, shape: tuple[int, ...], name: str, device: torch.device
+        self, operation: _Operation, shape: tuple[int, ...], name: str, seed: int, device: torch.device
     ) -> None:
         super().__init__()
         self._operation = operation
         bound = 1 / math.sqrt(math.prod(shape[1:]))
 
         def start(part: str, shape: tuple[int, ...]) -> nn.Parameter:
-            chance = uniforms(stream_key("policy", name, part), math.prod(shape), device)
+            chance = uniforms(stream_key("policy", seed, name, part), math.prod(shape), device)
             return nn.Parameter(((2 * chance - 1) * bound).view(shape))
 
         self.weight, self.bias = start("weight", shape), start("bias", shape[:1])
@@ -66,20 +67,20 @@ class PolicyNetwork(nn.Module):
     """Three convolutions with pooling and an MLP (the official code's network), for any kind of example.
 
     Vectors have no convolutions. What these leave is filled up to 4 per side, as 32 pixels give it, so that
-    all sizes of images share one network. Weights start from a fixed stream, alike on all ranks and devices.
+    all sizes of images share one network. Weights are a function of the seed, alike on all ranks and devices.
     """
 
-    def __init__(self, channels: int, sides: int, hidden: int, device: torch.device) -> None:
+    def __init__(self, channels: int, sides: int, hidden: int, seed: int, device: torch.device) -> None:
         super().__init__()
         self._sides = sides
         widths = [channels, *_CHANNELS] if sides else [channels]
         self.convolutions = nn.ModuleList(
-            _Layer(_convolution(sides), (out, width, *[3] * sides), f"convolution {number}", device)
+            _Layer(_convolution(sides), (out, width, *[3] * sides), f"convolution {number}", seed, device)
             for number, (width, out) in enumerate(pairwise(widths))
         )
         widths = [widths[-1] * _SIDE**sides, *[hidden] * _DEPTH, 2]
         self.linear = nn.ModuleList(
-            _Layer(F.linear, (out, width), f"linear {number}", device)
+            _Layer(F.linear, (out, width), f"linear {number}", seed, device)
             for number, (width, out) in enumerate(pairwise(widths))
         )
         with torch.no_grad():
@@ -130,11 +131,11 @@ class Bounds:
         return F.softplus(self._kept(outputs)) + SMALLEST_SHAPE
 
     def penalty(self, outputs: Tensor) -> Tensor:
-        """A loss that brings outputs [B, 2] back inside the bounds, beyond which they change nothing.
+        """A loss [B] that brings outputs [B, 2] back inside the bounds, beyond which they change nothing.
 
         A smooth limit instead would leave gradients far below those that Adam remembers: outputs would stay.
         """
-        return 0.1 * (outputs - self._kept(outputs)).square().mean()
+        return 0.1 * (outputs - self._kept(outputs)).square().mean(1)
 
     def _kept(self, outputs: Tensor) -> Tensor:
         lowest = math.log(math.expm1(self.least)) if self.least else -math.inf
@@ -171,15 +172,19 @@ class Adam:
         factor = (self.settings.clip / (norm + 1e-6)).clamp(max=1)
         self.steps += 1
         for (name, parameter), gradient in zip(parameters.items(), gradients, strict=True):
-            self._move(name, parameter, torch.where(norm.isfinite(), gradient * factor, 0.0))
+            self._move(name, parameter, gradient * factor, norm.isfinite())
 
     @torch.no_grad()
-    def _move(self, name: str, parameter: Tensor, gradient: Tensor) -> None:
+    def _move(self, name: str, parameter: Tensor, gradient: Tensor, finite: Tensor) -> None:
         beta2 = self.settings.beta2
-        first = self.first[name].lerp_(gradient, 0.1)
-        second = self.second[name].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        # Whether anything moves is decided on the device: reading it back would wait.
+        gradient = torch.where(finite, gradient, 0.0)
+        first = self.first[name].lerp_(gradient, torch.where(finite, 0.1, 0.0))
+        second = self.second[name].mul_(torch.where(finite, beta2, 1.0))
+        second.addcmul_(gradient, gradient, value=1 - beta2)
         root = second.sqrt().div_(math.sqrt(1 - beta2**self.steps)).add_(1e-8)
-        parameter.addcdiv_(first, root, value=-self.settings.learning_rate / (1 - 0.9**self.steps))
+        step = torch.where(finite, first, 0.0)
+        parameter.addcdiv_(step, root, value=-self.settings.learning_rate / (1 - 0.9**self.steps))
 
     def to(self, device: torch.device) -> None:
         """Move the network and the moments to another device."""
@@ -203,47 +208,52 @@ class Adam:
 
 
 class Policy:
-    """One network per kind of example (channels, number of sides), made when the first one arrives."""
+    """One network per kind of example (channels, number of sides), made for its first step.
+
+    Until then every example has the initial shapes: whatever the weights are, the last ones start at 0.
+    """
 
     def __init__(self, hidden: int, conditional: bool, bounds: Bounds, settings: AdamSettings) -> None:
-        self._hidden, self._conditional, self._bounds, self._settings = hidden, conditional, bounds, settings
+        self._hidden, self._conditional, self._bounds, self.settings = hidden, conditional, bounds, settings
         self._trained: dict[str, Adam] = {}
 
     def __call__(self, x: Tensor) -> Tensor:
         """The shapes (a, b) [B, 2] for prepared examples x; differentiable."""
-        return self._bounds(self._outputs(x))
+        trained = self._trained.get(self._kind(x))
+        if trained is None:
+            return self._bounds(x.new_full((len(x), 2), FIRST_OUTPUT))
+        return self._bounds(_outputs(trained, x))
 
-    def _outputs(self, x: Tensor) -> Tensor:
-        # A mixed-precision loop around the draw would run the convolutions in bfloat16.
-        with _full_precision(x.device):
-            outputs: Tensor = self._network_for(x).network(x)
-            return outputs
+    def improve(
+        self, x: Tensor, loss: Callable[[Tensor], PerExample], seed: int, own: Tensor | None = None
+    ) -> Tensor:
+        """One step on the mean loss of examples x, from their shapes; returns the shapes before it.
 
-    def improve(self, x: Tensor, loss: Callable[[Tensor], Tensor]) -> Tensor:
-        """One step on a loss of the shapes of x; returns the shapes before it."""
+        A new network starts from the run's `seed`. Only `own` examples [B] (bool) count; of none, no step.
+        """
+        kind = self._kind(x)
+        if kind not in self._trained:
+            self._trained[kind] = self._new(kind, seed, x.device)
         with torch.enable_grad():
-            outputs = self._outputs(x)
+            outputs = _outputs(self._trained[kind], x)
             shapes = self._bounds(outputs)
-            self._network_for(x).step(loss(shapes) + self._bounds.penalty(outputs))
+            each = loss(shapes) + self._bounds.penalty(outputs)
+            # Without own examples 0 / 0, which is not finite and moves nothing.
+            mean = each.mean() if own is None else torch.where(own, each, 0.0).sum() / own.sum()
+            self._trained[kind].step(mean)
         return shapes.detach()
 
-    def _network_for(self, x: Tensor) -> Adam:
-        kind = f"{x.shape[1]}/{x.dim() - 2}" if self._conditional else "any"
-        if kind not in self._trained:
-            self._trained[kind] = self._new(kind, x.device)
-        trained = self._trained[kind]
-        if next(trained.network.parameters()).device != x.device:
-            trained.to(x.device)
-        return trained
+    def _kind(self, x: Tensor) -> str:
+        return f"{x.shape[1]}/{x.dim() - 2}" if self._conditional else "any"
 
-    def _new(self, kind: str, device: torch.device) -> Adam:
+    def _new(self, kind: str, seed: int, device: torch.device) -> Adam:
         network: nn.Module
         if self._conditional:
             channels, sides = map(int, kind.split("/"))
-            network = PolicyNetwork(channels, sides, self._hidden, device)
+            network = PolicyNetwork(channels, sides, self._hidden, seed, device)
         else:
             network = SamePolicy(device)
-        return Adam(network, self._settings)
+        return Adam(network, self.settings)
 
     def state_dict(self) -> State:
         return {kind: trained.state_dict() for kind, trained in self._trained.items()}
@@ -251,8 +261,18 @@ class Policy:
     def load_state_dict(self, state: State) -> None:
         self._trained = {}
         for kind, saved in state.items():
-            self._trained[kind] = self._new(kind, torch.device("cpu"))
+            # The weights come with the state, whatever they started from.
+            self._trained[kind] = self._new(kind, 0, torch.device("cpu"))
             self._trained[kind].load_state_dict(saved)
+
+
+def _outputs(trained: Adam, x: Tensor) -> Tensor:
+    if next(trained.network.parameters()).device != x.device:
+        trained.to(x.device)
+    # A mixed-precision loop around the draw would run the convolutions in bfloat16.
+    with _full_precision(x.device):
+        outputs: Tensor = trained.network(x)
+        return outputs
 
 
 def initial_shapes() -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -17,13 +16,13 @@ from stepwell.core.feedback import Feedback
 from stepwell.core.probe import DecreaseSpec, ProbeSpec, Times
 from stepwell.core.process import NoiseProcess
 from stepwell.core.sampler import Draw, Metrics, State, TimestepSampler, require_kind
-from stepwell.core.tensors import PerExample
+from stepwell.core.tensors import PerExample, per_example
 from stepwell.core.tick import Tick
 from stepwell.samplers.beta_policy.alignment import MIN_MEASUREMENTS, AlignmentCredit, SignificantGains
 from stepwell.samplers.beta_policy.beta import BetaTable, beta_entropy
 from stepwell.samplers.beta_policy.decrease import DecreaseCredit, spaced
 from stepwell.samplers.beta_policy.policy import AdamSettings, Policy, initial_shapes, prepared
-from stepwell.samplers.beta_policy.rewards import CORRECTED, PUBLISHED, Credit, Rules
+from stepwell.samplers.beta_policy.rewards import CORRECTED, PAPER, PUBLISHED, Actions, Credit, Rules
 from stepwell.samplers.gradients import strata_spec
 
 _STRATA = 10
@@ -50,20 +49,22 @@ def beta_policy(
     conditional: bool = True,
     floor: float | None = None,
     as_published: bool = False,
+    paper: bool = False,
 ) -> TimestepSampler:
     """u ~ Beta(a(x0), b(x0)), learned from how much the last update lowered the target (Algorithm 1).
 
-    `floor` is the share of draws from the process's reference density. `as_published` follows the official
-    code where it differs from the paper: see `rewards.Rules`.
+    `floor` is the share of draws from the process's reference density. `paper` follows the paper and
+    `as_published` its official code, wherever our default differs: see `rewards.Rules`.
     """
     require.one_of("credit", credit, ("decrease", "alignment"))
-    rules = _rules(process, as_published, target=target, hidden=hidden, floor=floor, grid=grid)
+    source = _source(process, as_published, paper)
+    rules = _rules(source, target=target, hidden=hidden, floor=floor, grid=grid)
     table = BetaTable(len(process.grid()), process.reference, rules.floor, rules.rounded)
     reward: Credit
     if credit == "alignment":
-        if as_published:
+        if source:
             raise InvalidParameter(
-                "as_published rewards the decrease, as the official code does: leave out credit=."
+                f"{source} rewards the decrease, as its authors do: leave out credit=, or {source}."
             )
         every_steps = 16 if every_steps is None else every_steps
         spec = strata_spec(process, _STRATA, every_steps, 16, rules.target, "adam")
@@ -85,17 +86,29 @@ def beta_policy(
     width, rows = rules.hidden if conditional else "none", rules.grid or "all"
     label = (
         f"beta-policy(credit={credit}, hidden={width}, subset={subset} of {rows}, "
-        f"timesteps={table.timesteps}, as_published={as_published})"
+        f"timesteps={table.timesteps}, as_published={as_published}{', paper=True' if paper else ''})"
     )
     return BetaPolicy(label, policy, table, reward, rules.largest)
 
 
-def _rules(process: NoiseProcess, as_published: bool, **settings: Any) -> Rules:
-    """The rules of the paper or of its code, with the settings that are not None."""
-    if as_published and process.timesteps is None:
-        raise Unsupported(f"as_published counts discrete timesteps, and {process} is continuous.")
-    rules = PUBLISHED if as_published else CORRECTED
-    rules = replace(rules, **{name: value for name, value in settings.items() if value is not None})
+_SOURCES = {"": CORRECTED, "paper": PAPER, "as_published": PUBLISHED}
+
+
+def _source(process: NoiseProcess, as_published: bool, paper: bool) -> str:
+    """Whose rules: ours (nothing), the paper's or its code's."""
+    if paper and as_published:
+        raise InvalidParameter("paper follows the paper and as_published its code: give one of them.")
+    source = "paper" if paper else "as_published" if as_published else ""
+    if source and process.timesteps is None:
+        raise Unsupported(f"{source} counts discrete timesteps, and {process} is continuous.")
+    return source
+
+
+def _rules(source: str, **settings: Any) -> Rules:
+    """The rules of a source, with the settings that are not None."""
+    rules = replace(
+        _SOURCES[source], **{name: value for name, value in settings.items() if value is not None}
+    )
     require.count("hidden", rules.hidden)
     require.between("floor", rules.floor, 0, 1)
     if rules.grid is not None:
@@ -118,16 +131,27 @@ def _decrease_spec(timesteps: int, every_steps: int, subset: int | str, rules: R
         grid = tuple(middles[index] for index in spaced(points, timesteps).tolist())
         lowest = rules.lowest_first
         first = middles[:count] if lowest else tuple(grid[i] for i in spaced(count, points).tolist())
-    return DecreaseSpec(every_steps, rules.target, first, grid, rules.fresh_noise, rules.train_mode)
+    return DecreaseSpec(
+        every_steps,
+        rules.target,
+        first,
+        grid,
+        fresh_noise=rules.fresh_noise,
+        train_mode=rules.train_mode,
+        # All of time needs no choice.
+        late=rules.late and bool(grid),
+        earlier_example=rules.earlier_example,
+        squared_norm=rules.squared_norm,
+    )
 
 
 def _published_rate(process: NoiseProcess) -> float:
-    """The learning rate: 1e-2 for linear and quadratic schedules, 1e-3 for cosine (Kim et al., Tab. 7 to 9).
+    """The learning rate in the tables of Kim et al. (2025).
 
-    The SNR in the middle of time tells them apart: 0.08, 0.50 and 0.97. Flow and EDM are beyond it.
+    1e-2 on DDPM's linear and quadratic schedules (Tab. 7); 1e-3 on cosine (Tab. 7 and 9), on LDM's latents
+    (Tab. 8) and on what the paper does not have.
     """
-    middle = torch.full((1,), 0.5, dtype=torch.float64)
-    return 1e-2 if float(process.log_snr(middle)) < math.log(0.7) else 1e-3
+    return 1e-2 if process.schedule() in ("linear", "quadratic") else 1e-3
 
 
 class BetaPolicy(TimestepSampler):
@@ -143,7 +167,8 @@ class BetaPolicy(TimestepSampler):
         self._example: torch.Size | None = None
 
     def __repr__(self) -> str:
-        return self.label
+        # Not in the label: a state may go on at another rate.
+        return f"{self.label[:-1]}, learning_rate={self._policy.settings.learning_rate:g})"
 
     @property
     def probe(self) -> ProbeSpec:
@@ -186,21 +211,32 @@ class BetaPolicy(TimestepSampler):
         if feedback.action is None or self._example is None:
             # Another sampler drew, as in a warm-up: nothing to reward, but the measurement counts.
             return metrics
-        x, drawn = feedback.action[:, :-1].unflatten(1, self._example), feedback.action[:, -1]
-        before = self._policy.improve(x, lambda shapes: loss(shapes, drawn))
-        return {**metrics, **self._policy_metrics(x[:REMEMBERED], before[:REMEMBERED])}
+        actions = Actions.of(feedback.action[:, -1])
+        x = torch.where(actions.own[:, None], feedback.action[:, :-1], 0.0).unflatten(1, self._example)
+        before = self._policy.improve(
+            x, lambda shapes: loss(shapes, actions), feedback.tick.seed, actions.own
+        )
+        first = slice(REMEMBERED)
+        return {**metrics, **self._policy_metrics(x[first], before[first], actions.own[first])}
 
     @torch.no_grad()
-    def _policy_metrics(self, x: Tensor, before: Tensor) -> Metrics:
+    def _policy_metrics(self, x: Tensor, before: Tensor, own: Tensor) -> Metrics:
         after = self._policy(x)
         old, new = self._table.masses(before), self._table.masses(after)
-        likely = new.mean(0).topk(max(1, self._table.bins // 10)).values
+
+        def mean(values: Tensor) -> Tensor:
+            # Of own examples; 0 if there are none.
+            return torch.where(per_example(own, values), values, 0.0).sum(0) / own.sum().clamp(min=1)
+
+        a, b = mean(after)
+        likely = mean(new).topk(max(1, self._table.bins // 10)).values
         return {
-            "policy_entropy": beta_entropy(after).mean(),
-            "policy_a": after[:, 0].mean(),
-            "policy_b": after[:, 1].mean(),
+            "policy_entropy": mean(beta_entropy(after)),
+            "policy_a": a,
+            "policy_b": b,
             "top_tenth_mass": likely.sum(),
-            "policy_move": (new - old).abs().sum(1).mean() / 2,
+            "policy_move": mean((new - old).abs().sum(1)) / 2,
+            "policy_learning_rate": after.new_full((), self._policy.settings.learning_rate),
         }
 
     def diagnostics(self) -> Mapping[str, Tensor]:
