@@ -12,13 +12,12 @@ from synthetic import feedback, planted
 from torch import Tensor
 
 import stepwell
-from stepwell.core.density import Density, Table, centres, edges
+from stepwell.core.density import Density, Table, Tilted, centres, edges
 from stepwell.core.errors import InvalidParameter, StateMismatch, UnknownName, Unsupported
 from stepwell.core.feedback import DecreaseSignal, GradientSignal
 from stepwell.core.process import NoiseProcess
 from stepwell.core.sampler import Metrics, TimestepSampler
 from stepwell.core.tick import Tick
-from stepwell.samplers.gradients import Tilted
 
 STRATA = 5
 SPREADS = torch.tensor([0.5, 3.0, 1.0, 0.2, 2.0])

@@ -146,6 +146,22 @@ SAMPLERS = (
         unbiased=True,
     ),
     _sampler(
+        "auto",
+        "auto:auto",
+        "by the root of the loss, as far as it is known; the reference where that saves little",
+        "Stepwell; after Neyman 1934 and Katharopoulos and Fleuret 2018",
+        Parameter("bins", 64, "bins of time that losses are averaged in; neighbours are smoothed"),
+        Parameter("floor", 0.2, "share of draws from the process's reference density"),
+        Parameter(
+            "least_gain",
+            0.02,
+            "share of the gradient's variance that must be saved, or it draws the reference",
+        ),
+        learns=True,
+        stratified=True,
+        unbiased=True,
+    ),
+    _sampler(
         "info-noise",
         "losses:info_noise",
         "where noise destroys information fastest, from the losses (I-MMSE)",

@@ -244,3 +244,24 @@ class Squeeze(Warp):
 
     def inside(self, u: Tensor) -> Tensor:
         return (u >= self.low) & (u < self.high)
+
+
+class Tilted(Density):
+    """A reference density times a table over its own quantiles."""
+
+    def __init__(self, reference: Density, table: Table) -> None:
+        self.reference, self.table = reference, table
+
+    def quantile(self, v: Tensor) -> Tensor:
+        return self.reference.quantile(self.table.quantile(v).clamp(2**-24, 1 - 2**-24))
+
+    def pdf(self, u: Tensor) -> Tensor:
+        return self.reference.pdf(u) * self.table.pdf(self.reference.cdf(u).to(u).clamp(0, 1))
+
+    def cdf(self, u: Tensor) -> Tensor:
+        return self.table.cdf(self.reference.cdf(u).to(u).clamp(0, 1))
+
+
+def tilted(reference: Density, table: Table) -> Density:
+    """The reference density times a table over its own quantiles."""
+    return table if isinstance(reference, Uniform) else Tilted(reference, table)

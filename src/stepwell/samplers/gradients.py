@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from stepwell.core import require
-from stepwell.core.density import Density, Table, Uniform, edges
+from stepwell.core.density import Density, Table, edges, tilted
 from stepwell.core.errors import Unsupported
 from stepwell.core.feedback import Feedback, GradientSignal
 from stepwell.core.probe import GradientSpec
@@ -118,8 +118,7 @@ class Strata(Learner):
         return self._spec
 
     def _build(self) -> Density:
-        table = Table(self._edges, self._masses)
-        return table if isinstance(self._reference, Uniform) else Tilted(self._reference, table)
+        return tilted(self._reference, Table(self._edges, self._masses))
 
     def learn(self, feedback: Feedback) -> Metrics:
         signal = feedback.signal
@@ -286,19 +285,3 @@ class Alignment(Strata):
 
     def diagnostics(self) -> Mapping[str, Tensor]:
         return {"interdependence": self.interdependence()}
-
-
-class Tilted(Density):
-    """A reference density times a table over its own quantiles."""
-
-    def __init__(self, reference: Density, table: Table) -> None:
-        self.reference, self.table = reference, table
-
-    def quantile(self, v: Tensor) -> Tensor:
-        return self.reference.quantile(self.table.quantile(v).clamp(2**-24, 1 - 2**-24))
-
-    def pdf(self, u: Tensor) -> Tensor:
-        return self.reference.pdf(u) * self.table.pdf(self.reference.cdf(u).to(u).clamp(0, 1))
-
-    def cdf(self, u: Tensor) -> Tensor:
-        return self.table.cdf(self.reference.cdf(u).to(u).clamp(0, 1))

@@ -117,7 +117,7 @@ class LossEma(Learner):
         losses = self._read(feedback).detach().float()
         valid = valid_losses(losses, feedback, self)
         self._move(losses.device)
-        bin_of = _bins_of(feedback.u, self._borders)
+        bin_of = bins_of(feedback.u, self._borders)
         # A comparison, not index_add: sums in a fixed order give the same bits in every run.
         member = (bin_of[:, None] == torch.arange(len(self._mean), device=losses.device)) & valid[:, None]
         count = member.sum(0)
@@ -160,7 +160,7 @@ class LossSecondMoment(Learner):
         device, bins = losses.device, len(self._count)
         self._move(device)
         # Order the batch by bin; losses that do not count go to an extra bin past the last.
-        bin_of, order = torch.where(valid, _bins_of(feedback.u, self._borders), bins).sort(stable=True)
+        bin_of, order = torch.where(valid, bins_of(feedback.u, self._borders), bins).sort(stable=True)
         first = torch.searchsorted(bin_of, torch.arange(bins + 2, device=device))
         arrived = first.diff()
         order_in_bin = torch.arange(len(bin_of), device=device) - first[bin_of]
@@ -178,7 +178,7 @@ class LossSecondMoment(Learner):
         return {"bins_full": full, "losses_left_out": (~valid).sum()}
 
 
-def _bins_of(u: PerExample, borders: Tensor) -> Tensor:
+def bins_of(u: PerExample, borders: Tensor) -> Tensor:
     """The index [B] of the bin between borders [K + 1] that holds each u [B]."""
     return torch.searchsorted(borders[1:-1].to(u), u.contiguous(), right=True)
 
