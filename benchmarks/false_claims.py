@@ -233,7 +233,7 @@ def table() -> None:
     columns = ["family", *(f"false claims in %, {count} seeds" for count in SEEDS), "mean ratio, 3 seeds"]
     columns += ["the old measure's claims", "its mean", "found with 3 seeds", "with 8", "old, 3", "old, 8"]
     columns += ["images told", "mean told"]
-    keep("false-claims", "How often a comparison errs", HOW, columns, rows)
+    keep("false-claims", "How often a comparison errs", HOW, columns, rows, command=COMMAND)
     picture(parts)
 
 
@@ -245,8 +245,9 @@ def _percent(told: dict[str, float]) -> str:
     return f"{100 * told['lower']:.1f} below, {100 * told['higher']:.1f} above"
 
 
+COMMAND = "python benchmarks/false_claims.py"
 HOW = (
-    f"`python benchmarks/false_claims.py`: {STUDIES:,} simulated studies of each family in which nothing "
+    f"{STUDIES:,} simulated studies of each family in which nothing "
     "differs (standard error of a share of 2.5 %: 0.1), each judged as `stepwell compare` does: by the "
     "images for the same loss, or by the final loss where the curves do not say. A claim is an interval that "
     "excludes 1. Mean ratio: of the images for the same loss. Then "
@@ -265,7 +266,7 @@ def picture(parts: dict[str, dict[str, dict[str, Claims]]]) -> None:
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(
-        1, 2, figsize=(11, 0.42 * len(parts) + 1.6), sharey=True, layout="constrained"
+        1, 2, figsize=(11, 0.42 * len(parts) + 1.8), sharex=True, sharey=True, layout="constrained"
     )
     places = list(range(len(parts)))[::-1]
     for axis, measure, title in zip(
@@ -287,7 +288,8 @@ def picture(parts: dict[str, dict[str, dict[str, Claims]]]) -> None:
         axis.set_title(title, fontsize=10)
         axis.set_xlabel("% of null studies that claim: fewer images  |  more images")
     axes[0].set_yticks(places, [FAMILIES[name].title for name in parts])
-    axes[1].legend(fontsize=8, loc="lower right")
+    handles, labels = axes[1].get_legend_handles_labels()
+    figure.legend(handles, labels, fontsize=9, loc="outside lower center", ncols=len(SEEDS))
     figure.savefig(PICTURE, dpi=120)
 
 
