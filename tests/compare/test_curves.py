@@ -107,6 +107,18 @@ def test_only_steps_that_both_have_are_compared() -> None:
     assert at_common_steps(rarely, shifted)[0].evaluations == ()
 
 
+def test_evaluations_by_another_quadrature_are_not_compared() -> None:
+    old = curve(lambda t: t**-0.3)
+    new = replace(old, evaluations=tuple({**record, "quadrature": "new"} for record in old.evaluations))
+    assert comparable(old, old)
+    assert comparable(new, new)
+    assert not comparable(old, new)
+    # A run that went on with a new version: each part is compared with its like.
+    both = replace(old, evaluations=old.evaluations[:20] + new.evaluations[20:])
+    assert [record["step"] for record in at_common_steps(both, old)[0].evaluations] == list(range(0, 200, 10))
+    assert at_common_steps(both, new)[0].evaluations[0]["step"] == 200
+
+
 def test_the_longer_run_is_compared_until_the_shorter_one_ends() -> None:
     short, long = curve(lambda t: t**-0.3, 20), curve(lambda t: t**-0.3, 40)
     assert end_ratio(short, long, SIMPLE) == 1

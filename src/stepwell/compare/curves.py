@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from stepwell.compare.results import Outcome
+from stepwell.runs.metrics import QUADRATURE
 
 WARM_UP = 0.1
 """Share of training that says little about a method: every loss falls fast there."""
@@ -27,8 +28,9 @@ LEAST_OVERLAP = 0.25
 
 
 def at_common_steps(run: Outcome, other: Outcome) -> tuple[Outcome, Outcome]:
-    """Both runs with only the evaluations at steps that both have."""
-    common = {record["step"] for record in run.evaluations} & {record["step"] for record in other.evaluations}
+    """Both runs with only the evaluations that both have: at the same step, by the same quadrature."""
+    one, two = ({(record["step"], record.get(QUADRATURE)) for record in r.evaluations} for r in (run, other))
+    common = {step for step, _ in one & two}
     return _only(run, common), _only(other, common)
 
 

@@ -75,8 +75,8 @@ def _caveat(run: Outcome, other: Outcome) -> str:
     names, common = f"{run.method} and {other.method}", at_common_steps(run, other)[0].evaluations
     if not comparable(run, other):
         return (
-            f"{names} are not compared: they were evaluated at fewer than {FEWEST_EVALUATIONS} common steps "
-            "after warm-up. Train both with the same evaluate_every=."
+            f"{names} are not compared: fewer than {FEWEST_EVALUATIONS} evaluations after warm-up are at the "
+            "same steps and by the same version. Train both with the same evaluate_every=."
         )
     if run.recipe.limit != other.recipe.limit:
         return (

@@ -14,6 +14,8 @@ from stepwell.core.density import centres, edges
 from stepwell.core.process import NoiseProcess
 from stepwell.weightings import Weighting
 
+RULE = "first to last timestep"
+"""Kept with every evaluation: losses by another rule are other numbers."""
 _PARTS = 64
 
 

@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from stepwell.core.ranks import worker_group
 from stepwell.data.batches import Batches, Prefetched
 from stepwell.evaluate.bands import HeldOutLoss
+from stepwell.evaluate.quadrature import RULE
 from stepwell.pacer import Pacer
 from stepwell.recipes.experiment import Experiment
 from stepwell.recipes.schema import Recipe
-from stepwell.runs.metrics import loss
+from stepwell.runs.metrics import QUADRATURE, loss
 from stepwell.train.ema import Ema
 from stepwell.train.learning_rate import LearningRate
 from stepwell.train.recorder import LoopSettings
@@ -110,6 +111,6 @@ def evaluation_of(experiment: Experiment, device: torch.device) -> Callable[[nn.
     def evaluate(network: nn.Module) -> dict[str, Any]:
         measured = losses(network)
         objectives = {loss(name).key: value for name, value in measured.objectives.items()}
-        return {"bands": measured.plain.tolist(), **objectives}
+        return {QUADRATURE: RULE, "bands": measured.plain.tolist(), **objectives}
 
     return evaluate
