@@ -29,7 +29,7 @@ LEARNERS: dict[str, dict[str, Any]] = {
     "loss-second-moment": {"history": 1, "bins": 4},
     "loss-ema": {"bins": 8, "decay": 0.9},
     "loss-root": {"bins": 8, "decay": 0.9},
-    "auto": {"bins": 8},
+    "auto": {"bins": 8, "least_gain": 0.0},
     "info-noise": {"bins": 8, "decay": 0.9},
     "neyman": STRATA,
     "gradient-variance": STRATA,

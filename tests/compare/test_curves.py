@@ -102,6 +102,9 @@ def test_only_steps_that_both_have_are_compared() -> None:
         assert same_loss_ratio(one, two, SIMPLE) == 1
         assert to_end_ratio(one, two, SIMPLE) == 1
         assert end_ratio(one, two, SIMPLE) == 1
+    few = [replace(often, evaluations=often.evaluations[::100])] * 2
+    assert comparable(*few), "their ends can be compared"
+    assert math.isnan(same_loss_ratio(*few, SIMPLE)), "their curves cannot"
     shifted = replace(often, evaluations=often.evaluations[5::10])
     assert not comparable(rarely, shifted)
     assert at_common_steps(rarely, shifted)[0].evaluations == ()

@@ -39,9 +39,10 @@ def _only(run: Outcome, steps: Iterable[int]) -> Outcome:
 
 
 def comparable(run: Outcome, other: Outcome) -> bool:
-    """Whether two runs share enough evaluations after warm-up."""
-    late, _ = after_warm_up(*at_common_steps(run, other))
-    return len(late.evaluations) >= FEWEST_EVALUATIONS
+    """Whether two runs share an evaluation in the last tenth of the shorter one."""
+    common = at_common_steps(run, other)[0].evaluations
+    ends = min(run.evaluations[-1]["step"], other.evaluations[-1]["step"])
+    return bool(common) and common[-1]["step"] >= max(1, (1 - END) * ends)
 
 
 def after_warm_up(run: Outcome, other: Outcome) -> tuple[Outcome, Outcome]:

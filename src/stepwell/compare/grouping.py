@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from stepwell.compare.curves import FEWEST_EVALUATIONS, at_common_steps, comparable
+from stepwell.compare.curves import at_common_steps, comparable
 from stepwell.compare.results import Outcome
 from stepwell.compare.study import Study
 from stepwell.recipes.schema import SETTINGS
@@ -75,8 +75,8 @@ def _caveat(run: Outcome, other: Outcome) -> str:
     names, common = f"{run.method} and {other.method}", at_common_steps(run, other)[0].evaluations
     if not comparable(run, other):
         return (
-            f"{names} are not compared: fewer than {FEWEST_EVALUATIONS} evaluations after warm-up are at the "
-            "same steps and by the same version. Train both with the same evaluate_every=."
+            f"{names} are not compared: no evaluation near the end of the shorter run is at the same step "
+            "and by the same version. Train both with the same evaluate_every=."
         )
     if run.recipe.limit != other.recipe.limit:
         return (
