@@ -23,6 +23,7 @@ from stepwell.core.sampler import Draw, Metrics, State, TimestepSampler
 from stepwell.core.tensors import PerExample
 from stepwell.core.tick import Tick, stream_key
 from stepwell.pacer.attach import Attachment
+from stepwell.pacer.forecast import Forecast, Forecaster
 from stepwell.pacer.pace import Pace, resolve_weightings, timestep_table
 from stepwell.pacer.probe_loop import ProbeLoop
 from stepwell.pacer.window import CallOrderError, Counter, Window
@@ -34,16 +35,16 @@ class Pacer:
     """Sampler, weighting and probe of one training run.
 
     Sampler, process and weighting are objects, or NAME or NAME:key=value,... of the catalogue; a process may
-    also be a scheduler. Samplers that measure need `loss_at` (the plain losses of any examples at any times;
-    `stepwell.loss_at` has ready-made ones) and an optimizer, here or in `attach`; with `network` they switch
-    dropout off meanwhile. `host_weighting` is one that the loop applies itself: probes use it, `Pace.weight`
-    leaves it out.
+    also be a scheduler, and must be given. Samplers that measure need `loss_at` (the plain losses of any
+    examples at any times; `stepwell.loss_at` has ready-made ones) and an optimizer, here or in `attach`; with
+    `network` they switch dropout off meanwhile. `host_weighting` is one that the loop applies itself: probes
+    use it, `Pace.weight` leaves it out.
     """
 
     def __init__(
         self,
-        sampler: TimestepSampler | str,
-        process: NoiseProcess | str | Any,
+        sampler: TimestepSampler | str = "auto",
+        process: NoiseProcess | str | Any = None,
         weighting: Weighting | str = "none",
         *,
         host_weighting: Weighting | str | None = None,
@@ -53,6 +54,11 @@ class Pacer:
         group: WorkerGroup | None = None,
         seed: int = 0,
     ) -> None:
+        if process is None:
+            raise InvalidParameter(
+                "a pacer needs the process that your loop trains: Pacer(process=noise_scheduler), or its "
+                'name, as in Pacer("neyman", "linear").'
+            )
         self.process = build.as_process(process)
         self.sampler = build.sampler(sampler, self.process) if isinstance(sampler, str) else sampler
         self.weighting, self._pace_weighting = resolve_weightings(weighting, host_weighting)
@@ -63,6 +69,7 @@ class Pacer:
         self._counter = Counter(seed)
         self._evaluation: Counter | None = None
         self._window = Window(self.sampler)
+        self._forecaster = Forecaster(self.process)
         self.draws = 0
         """Micro-batches drawn for training."""
         self.metrics: Metrics = {}
@@ -139,7 +146,16 @@ class Pacer:
         if self._evaluation is not None:
             return
         self._window.add_losses(plain)
+        with self._timed():
+            self._forecaster.observe(self._window.last_u, plain, self.weighting)
         self._probe_loop.remember_autocast(plain)
+
+    def forecast(self) -> Forecast:
+        """What these draws and the best ones leave of the gradient's variance, from the losses so far.
+
+        Free, and as good as losses stand for gradients: `stepwell analyze gain` measures gradients.
+        """
+        return self._forecaster.forecast(self.sampler, self.weighting)
 
     def before_update(self, optimizer: Any = None) -> None:
         """The gradients are ready and the optimizer (which one, if several are attached) is about to step."""
@@ -206,6 +222,7 @@ class Pacer:
             "probe": self._probe_loop.probe.state_dict(),
             "metrics": {name: value.clone() for name, value in self.metrics.items()},
             "counter": self._counter.state_dict(),
+            "forecast": self._forecaster.state_dict(),
         }
 
     def load_state_dict(self, state: State) -> None:
@@ -213,6 +230,8 @@ class Pacer:
         self.sampler.load_state_dict(state["sampler"])
         self._probe_loop.probe.load_state_dict(state["probe"])
         self.metrics = {name: value.clone() for name, value in state.get("metrics", {}).items()}
+        if "forecast" in state:
+            self._forecaster.load_state_dict(state["forecast"])
         if "counter" in state:
             self._counter.load_state_dict(state["counter"])
         self._new_window()

@@ -94,6 +94,11 @@ class Window:
         self._draws.append(draw)
         self.tick = tick
 
+    @property
+    def last_u(self) -> PerExample:
+        """The unit times [B] of the micro-batch drawn last."""
+        return self._draws[-1].u
+
     def add_losses(self, plain: PerExample) -> None:
         """The plain losses [B] of the micro-batch drawn last."""
         if len(self._losses) >= len(self._draws):

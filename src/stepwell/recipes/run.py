@@ -63,6 +63,8 @@ def run_plan(
             say=quiet,
         )
         at = train(training, run, loop_settings(made, accelerator.num_processes, inexact), hooks)
+        if at.finished(recipe.limit):
+            quiet(f"Forecast: {training.pacer.forecast()}.")
         if run is not None and recipe.samples and at.finished(recipe.limit):
             _sample(made, training, run, at, quiet)
         if trackers:

@@ -1,0 +1,92 @@
+"""Weight^2 x loss over time, from the losses that training has anyway: what `auto` and forecasts are made of.
+
+It is the squared norm of the weighted loss's gradient at the network's output, up to a constant, and stands
+for the variance of the gradient if the network's Jacobian is alike at all times.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from stepwell.core import require
+from stepwell.core.density import edges
+from stepwell.core.process import NoiseProcess
+from stepwell.core.tensors import PerExample, precise
+from stepwell.samplers.losses import log_snr_bins
+
+RECENT = 8
+"""The n-th loss of a bin counts about n^7: the last eighth of what was seen counts most."""
+ROUGHNESS = 0.1
+"""Expected squared change of the log curve from one bin to the next."""
+
+
+def even_bins(process: NoiseProcess, bins: int) -> Tensor:
+    """Borders of unit time [<= bins + 1]: half of them even in reference draws, half in log-SNR."""
+    half = require.count("bins", bins, least=2) // 2
+    inner = process.reference.quantile(edges(bins - half)[1:-1]).double()
+    if process.timesteps is not None:
+        inner = (inner * process.timesteps).round() / process.timesteps
+    both = {*inner.tolist(), *log_snr_bins(process, half)[1:-1].tolist()}
+    return torch.tensor([0.0, *sorted(border for border in both if 0 < border < 1), 1.0], dtype=torch.float64)
+
+
+def output_gradient(plain: PerExample, weighted: PerExample) -> PerExample:
+    """The squared norm [B] of d(weighted loss) / d(output), up to a constant: weight^2 x loss."""
+    return (weighted.detach().float().square() / plain.detach().float().clamp(min=1e-30)).clamp(max=1e18)
+
+
+class LossCurve:
+    """Weight^2 x loss over bins of time: running means, and a smooth curve through them.
+
+    A mean forgets in proportion to what it has seen, so that it is quick at first and steady later.
+    """
+
+    statistics = ("count", "mean", "square", "doubt")
+
+    def __init__(self, bins: int) -> None:
+        self.count = torch.zeros(bins)
+        """[K]: losses seen in each bin."""
+        self.mean = torch.zeros(bins)
+        """[K]: of weight^2 x loss."""
+        self.square = torch.zeros(bins)
+        """[K]: of its square."""
+        self.doubt = torch.ones(bins)
+        """[K]: the sum of squared weights of a mean, which is 1 over the number of losses it stands for."""
+
+    def add(self, bin_of: Tensor, values: Tensor, valid: Tensor) -> None:
+        """Take in values [B] in bins [B]; those that are not valid [B] do not count."""
+        for name in self.statistics:
+            setattr(self, name, getattr(self, name).to(values.device))
+        # A comparison, not index_add: sums in a fixed order give the same bits in every run.
+        member = (bin_of[:, None] == torch.arange(len(self.count), device=values.device)) & valid[:, None]
+        arrived = member.sum(0)
+        both = torch.stack([values, values.square()])
+        new = torch.where(member, both[:, :, None], 0.0).sum(1) / arrived.clamp(min=1)
+        places = torch.arange(RECENT, device=values.device)[:, None] + self.count
+        # The product over the arrived ones of n / (n + RECENT), which telescopes.
+        kept = torch.where(arrived > 0, (places / (places + arrived).clamp(min=1)).prod(0), 1.0)
+        self.mean, self.square = kept * torch.stack([self.mean, self.square]) + (1 - kept) * new
+        self.doubt = kept.square() * self.doubt + (1 - kept).square() / arrived.clamp(min=1)
+        self.count = self.count + arrived
+
+    def fit(self) -> tuple[Tensor, Tensor]:
+        """The log curve [K] around 0, and its covariance [K, K]; flat and wide before the first loss.
+
+        A random walk from bin to bin, seen through the logarithms of noisy means (Kalman smoothing).
+        """
+        dtype, seen = precise(self.mean), self.count > 0
+        mean, square, doubt = (value.to(dtype) for value in (self.mean, self.square, self.doubt))
+        mean = torch.where(seen, mean.clamp(min=torch.finfo(torch.float32).tiny), 1.0)
+        # A few losses do not tell how much they vary, and that is alike in all bins: one number for all.
+        freedom = torch.where(seen, (1 / doubt - 1).clamp(min=0), 0.0)
+        spread = torch.where(seen, (square / mean.square() - 1).clamp(0, 1e3), 0.0)
+        relative = ((spread * freedom).sum() + 1) / (freedom.sum() + 1)
+        precision = torch.where(seen, 1 / (relative * doubt).clamp(min=1e-6), 0.0)
+        logs = mean.log() - (precision * mean.log()).sum() / precision.sum().clamp(min=1e-12)
+        step = torch.eye(len(mean), dtype=dtype, device=mean.device).diff(dim=0)
+        # A little pull to 0 keeps the system regular where no loss was seen.
+        matrix = step.T @ step / ROUGHNESS + torch.diag(precision + 1e-3)
+        # inv_ex does not wait for the device to report an error, which there cannot be.
+        covariance = torch.linalg.inv_ex(matrix).inverse
+        return covariance @ (precision * logs), covariance
