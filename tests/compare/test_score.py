@@ -157,7 +157,9 @@ def test_where_the_curves_do_not_say_the_final_loss_decides() -> None:
 
     judgement = judge("w", flat("neyman", 0.4), flat("uniform", 0.5), SIMPLE)
     assert str(judgement.images) == "curves do not say (3 of 3)"
-    assert verdict([judgement], SIMPLE)[0].startswith("neyman ends at 0.80 (0.80 to 0.80) of uniform's")
+    first, *more = verdict([judgement], SIMPLE)
+    assert first.startswith("neyman ends at 0.80 (0.80 to 0.80) of uniform's")
+    assert more == [], "nothing is said of time or images that were not measured"
     diverged = [outcome([9.0] + [math.nan] * 20, "neyman", s) for s in range(3)]
     assert str(judge("w", diverged, flat("uniform", 0.5), SIMPLE).end) == "diverged (3 of 3)"
 

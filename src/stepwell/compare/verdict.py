@@ -59,8 +59,8 @@ def _on_workload(judgements: Sequence[Judgement], metric: Metric) -> list[str]:
     winners = sorted(
         (j for j in judgements if j.decisive.lower), key=lambda j: (j.metric != metric, j.decisive.mean)
     )
-    sentences = [sentence for winner in winners[:1] for sentence in (_win(winner), _cost(winner))]
-    sentences += [f"{_win(winner)} {_cost(winner)}" for winner in winners[1:]]
+    sentences = [text for winner in winners[:1] for text in (_win(winner), _cost(winner)) if text]
+    sentences += [f"{_win(winner)} {_cost(winner)}".rstrip() for winner in winners[1:]]
     if not any(winner.metric == metric for winner in winners):
         baselines = dict.fromkeys(j.against for j in judgements if j.metric == metric)
         names = ", ".join(baselines) or "its baseline"
