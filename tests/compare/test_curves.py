@@ -44,6 +44,17 @@ def test_a_power_law_that_needs_a_share_of_the_images(need: float) -> None:
     assert same_loss_ratio(one, two, SIMPLE) == pytest.approx(need, rel=1e-9)
 
 
+def test_a_lead_that_grows_is_averaged_over_the_images_spent() -> None:
+    """Two power laws that part after the start: the integral of ln(n / n') over dn + dn', by a fine sum."""
+    one, two = curve(lambda t: t**-0.4, 12), curve(lambda t: t**-0.3, 12)
+    # Warm-up ends at 2 of 12 evaluations; the common losses go from the lower start to the higher end.
+    losses = np.geomspace(2**-0.4, 12**-0.3, 20_001)
+    fast, slow = losses ** (-1 / 0.4), losses ** (-1 / 0.3)
+    gap, spent = np.log(fast / slow), np.diff(fast + slow)
+    expected = float(np.exp((gap[1:] + gap[:-1]) @ spent / 2 / spent.sum()))
+    assert same_loss_ratio(one, two, SIMPLE) == pytest.approx(expected, rel=2e-3)
+
+
 @pytest.mark.parametrize("need", [0.7, 0.9])
 def test_a_curve_that_flattens_out_is_compared_before_it_does(need: float) -> None:
     def loss(t: float) -> float:
