@@ -16,7 +16,7 @@ from stepwell.catalogue.entry import Entry
 from stepwell.catalogue.spec import Spec, split_pair
 
 ROOT = Path(__file__).parents[2]
-RUNS = Path("benchmarks/records/runs")
+RECORDS = Path("benchmarks/records")
 _PROCESSES = ("linear", "cosine", "flow")
 
 
@@ -41,7 +41,7 @@ def _drawn(kind: str, name: str, written: str) -> bytes:
 def caption(meta: Mapping[str, Any]) -> str:
     """What the picture shows, in a sentence."""
     if "recorded" in meta:
-        runs = " and ".join(f"`{RUNS / run}`" for run in meta["recorded"])
+        runs = " and ".join(f"`{RECORDS / run}`" for run in meta["recorded"])
         return f"Where it drew over training, as {runs} recorded it."
     if meta.get("taught"):
         return f"What it draws once it has seen the held-out losses of `{_TEACHER}`."
@@ -52,7 +52,7 @@ def _recorded(runs: list[str], path: Path) -> None:
     from stepwell.cli.main import main
 
     words = ["analyze", "densities", *runs, "--save", str(path)]
-    with contextlib.chdir(ROOT / RUNS), contextlib.redirect_stdout(io.StringIO()):
+    with contextlib.chdir(ROOT / RECORDS), contextlib.redirect_stdout(io.StringIO()):
         assert main(words) == 0, words
 
 
@@ -70,7 +70,7 @@ def _formula(kind: str, name: str, meta: Mapping[str, Any], path: Path) -> None:
     save([_taught(name, one) for one in profiles] if meta.get("taught") else profiles, path)
 
 
-_TEACHER = RUNS / "linear" / "uniform" / "0"
+_TEACHER = RECORDS / "runs" / "linear" / "uniform" / "0"
 _EACH = 10
 """Losses for every timestep: as many as the sampler that remembers most of them wants."""
 
