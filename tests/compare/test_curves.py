@@ -156,6 +156,15 @@ def test_the_end_is_the_mean_of_the_last_tenth_however_often_it_was_evaluated() 
     assert final(outcome([9.0, 2.0, 1.0]), SIMPLE) == 1.0
 
 
+def test_evaluations_at_the_same_time_and_a_loss_of_zero_divide_nothing() -> None:
+    still = curve(lambda t: t**-0.3, slow=0.0)
+    assert math.isnan(same_loss_ratio(still, still, SIMPLE, "seconds"))
+    frozen = replace(still, evaluations=tuple({**r, "seconds": 1.0} for r in still.evaluations))
+    assert math.isnan(same_loss_ratio(frozen, still, SIMPLE, "seconds"))
+    assert math.isnan(same_loss_ratio(frozen, frozen, SIMPLE, "seconds"))
+    assert math.isnan(end_ratio(still, curve(lambda t: 0.0), SIMPLE))
+
+
 def test_images_to_the_others_end() -> None:
     one, two = curve(lambda t: (t / 0.5) ** -0.3, 100), curve(lambda t: t**-0.3, 100)
     assert to_end_ratio(one, two, SIMPLE) == pytest.approx(0.5, rel=1e-6)

@@ -83,3 +83,13 @@ def test_a_run_that_crashed_counts_as_failed(tmp_path: Path) -> None:
     crashed = tmp_path / "tuning" / "uniform" / "0.002"
     known = run_all(study(widen=0), tmp_path, lambda trial: 1e-4 / trial.recipe.lr, (crashed,))
     assert known.rates == {"uniform": 1e-3, "neyman": 2e-3}
+
+
+def test_a_method_whose_every_rate_failed_is_named(tmp_path: Path) -> None:
+    known = run_all(study(widen=1), tmp_path, lambda t: 1.0 if t.recipe.method == "neyman" else bowl(2e-3)(t))
+    assert known.rates == {"uniform": 2e-3}
+    assert known.edges == ("neyman",)
+    runs = [trial.outcome() for trial in known.trials]
+    summary = summarise_runs([run for run in runs if run is not None], [], known.of(study(widen=1)))
+    assert summary.verdict[-1].endswith("neyman (every rate failed).")
+    assert tuned(study(), tmp_path / "empty", None).edges == (), "nothing is known before the first run"

@@ -63,7 +63,8 @@ def final(run: Outcome, key: str) -> float:
 def end_ratio(run: Outcome, other: Outcome, key: str) -> float:
     """The final loss over the other's, both where the shorter run ends; NaN where one diverged."""
     one, two = at_common_steps(run, other)
-    return final(one, key) / final(two, key)
+    own, others = final(one, key), final(two, key)
+    return own / others if others > 0 else math.nan
 
 
 def same_loss_ratio(run: Outcome, other: Outcome, key: str, axis: str = "images") -> float:
@@ -107,6 +108,16 @@ def reached(run: Outcome, key: str, target: float, axis: str) -> float:
     return math.inf if curve is None or not target > 0 else math.exp(curve.reaches(math.log(target)))
 
 
+Point = tuple[float, float, int]
+"""Sums of the logarithms of times and losses of some evaluations, and their number."""
+
+
+def _falls(before: Point, after: Point) -> bool:
+    """Whether one point is later and lower than another."""
+    later = after[0] / after[2] > before[0] / before[2]
+    return later and after[1] / after[2] < before[1] / before[2]
+
+
 @dataclass(frozen=True)
 class Falling:
     """A learning curve made to fall, in logarithms: neighbours that rise are averaged into one point."""
@@ -119,14 +130,14 @@ class Falling:
     @classmethod
     def of(cls, run: Outcome, key: str, axis: str) -> Falling | None:
         """The curve of a run after step 0 (isotonic regression, Ayer et al. 1955); None where it diverged."""
-        points: list[tuple[float, float, int]] = []
+        points: list[Point] = []
         for time, loss in zip(run.values(axis), run.values(key), strict=True):
             if not time > 0:
                 continue
             if not (loss > 0 and math.isfinite(loss)):
                 return None
             sums = (math.log(time), math.log(loss), 1)
-            while points and sums[1] / sums[2] >= points[-1][1] / points[-1][2]:
+            while points and not _falls(points[-1], sums):
                 before = points.pop()
                 sums = (before[0] + sums[0], before[1] + sums[1], before[2] + sums[2])
             points.append(sums)

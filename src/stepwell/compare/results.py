@@ -188,9 +188,9 @@ def write_record(outcome: Outcome, place: Path) -> None:
     (place / METRICS).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     write_json(place / ENVIRONMENT, portable_environment(outcome.environment))
     write_json(place / SCORE, _rounded(outcome.score))
-    # Last: a record with a recipe is complete.
-    # Where weights lay says nothing, their digest all.
+    # Of the weights that it started from, the digest is enough.
     start = Path(outcome.recipe.start).name
+    # Last: a record with a recipe is complete.
     write_json(place / RECIPE, {**portable(outcome.recipe.values()), "start": start, "out": ""})
 
 

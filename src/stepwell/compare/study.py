@@ -67,7 +67,7 @@ class Study:
     rates: dict[str, float] = field(default_factory=dict)
     """Learning rates that tuning chose: by method, or by workload/method."""
     edges: tuple[str, ...] = ()
-    """Those of them that are the smallest or the largest that was tried."""
+    """Methods without a best rate inside the grid: it lies at its edge, or every rate failed."""
 
     def metric_of(self, method: str) -> Metric:
         """The held-out loss that a method is judged by."""

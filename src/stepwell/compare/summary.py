@@ -68,7 +68,10 @@ def _edges(study: Study) -> list[str]:
     """What is said where tuning chose the smallest or the largest learning rate."""
     if not study.edges:
         return []
-    chosen = ", ".join(f"{name} ({study.rates[name]:g})" for name in study.edges if name in study.rates)
+    chosen = ", ".join(
+        f"{name} ({study.rates[name]:g})" if name in study.rates else f"{name} (every rate failed)"
+        for name in study.edges
+    )
     return [
         "The learning rate lies at the edge of what was tried, so a better one may lie beyond, and with it "
         f"another verdict: {chosen}."

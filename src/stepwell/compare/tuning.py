@@ -30,7 +30,7 @@ class Tuned:
     rates: dict[str, float]
     """By method, or by workload/method if each workload tunes for itself."""
     edges: tuple[str, ...]
-    """Those whose best rate is the smallest or the largest that was tried."""
+    """Those without a best rate inside the grid: it lies at its edge, or every rate failed."""
 
     def of(self, study: Study) -> Study:
         """The study with the rates that were chosen."""
@@ -59,10 +59,13 @@ def tuned(study: Study, out: Path, records: Path | None, failed: Collection[Path
                 break
             grid = wider
         trials += short
-        for method, rate in best.items():
+        for method in study.methods:
             key = f"{workload}/{method}" if each else method
-            rates[key] = rate
-            edges += [key] if rate in (grid[0], grid[-1]) else []
+            if method in best:
+                rates[key] = best[method]
+            # While runs are missing, nothing is known of a method without a rate.
+            if best.get(method) not in grid[1:-1] and (method in best or not missing):
+                edges.append(key)
     return Tuned(tuple(trials), rates, tuple(edges))
 
 

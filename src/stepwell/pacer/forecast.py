@@ -19,8 +19,8 @@ from stepwell.core.density import not_below
 from stepwell.core.process import NoiseProcess
 from stepwell.core.sampler import State, TimestepSampler
 from stepwell.core.tensors import PerExample
-from stepwell.samplers.loss_curve import LossCurve, even_bins, output_gradient
-from stepwell.samplers.losses import bins_of
+from stepwell.samplers.loss_curve import LossCurve, even_bins
+from stepwell.samplers.losses import bins_of, output_gradient
 from stepwell.weightings import Weighting
 
 BINS = 64
@@ -81,16 +81,20 @@ class Forecaster:
 
     def observe(self, u: PerExample, plain: PerExample, weighting: Weighting) -> None:
         """The plain losses [B] of examples at unit times u [B]."""
-        self._pending.append((u.detach(), plain.detach()))
+        self._pending.append((u.detach().float(), plain.detach().float()))
         self._losses += len(u)
         if len(self._pending) >= TOGETHER:
             self._curve, self._pending = self._with_pending(weighting), []
 
     def _with_pending(self, weighting: Weighting) -> LossCurve:
-        """The curve of all losses. The own one stays, so that asking for a forecast changes nothing."""
+        """The curve of all losses; a copy, so that asking for a forecast changes nothing."""
         curve = copy(self._curve)
         if self._pending:
-            u, plain = (torch.cat(parts) for parts in zip(*self._pending, strict=True))
+            # Those of a checkpoint lie on the CPU.
+            device = self._pending[-1][0].device
+            u, plain = (
+                torch.cat([p.to(device) for p in parts]) for parts in zip(*self._pending, strict=True)
+            )
             values = output_gradient(plain, plain * weighting(self._process, u))
             curve.add(bins_of(u, self._borders.to(u.device)), values, values.isfinite())
         return curve
@@ -121,17 +125,16 @@ class Forecaster:
     def state_dict(self) -> State:
         """What was seen, and the losses that are not taken in yet."""
         parts = zip(*self._pending, strict=True) if self._pending else ((torch.zeros(0),), (torch.zeros(0),))
-        u, plain = (torch.cat(list(part)).float() for part in parts)
+        u, plain = (torch.cat(list(part)) for part in parts)
         sizes = torch.tensor([len(each) for each, _ in self._pending], dtype=torch.long)
-        curve = {name: getattr(self._curve, name).clone() for name in LossCurve.statistics}
-        return {"losses": self._losses, "u": u, "plain": plain, "sizes": sizes, **curve}
+        pending = {"u": u, "plain": plain, "sizes": sizes}
+        return {"losses": self._losses, **pending, **self._curve.state_dict()}
 
     def load_state_dict(self, state: State) -> None:
         """Continue where `state_dict` was taken."""
         self._losses, sizes = int(state["losses"]), state["sizes"].tolist()
         self._pending = list(zip(state["u"].split(sizes), state["plain"].split(sizes), strict=True))
-        for name in LossCurve.statistics:
-            setattr(self._curve, name, state[name].clone())
+        self._curve.load_state_dict(state)
 
 
 def _error(slope: Tensor, covariance: Tensor) -> float:

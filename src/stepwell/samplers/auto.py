@@ -1,4 +1,4 @@
-"""`auto`: draws by the root of the running loss, as sure as the losses are so far.
+"""`auto`: draws by the root of the running loss, the more boldly the more losses it has seen.
 
 Only the losses are used, which training has anyway. A `LossCurve` estimates the squared gradient at the
 network's output over time: it starts flat and follows the losses as they come in. `Auto` draws in proportion
@@ -17,8 +17,9 @@ from stepwell.core.density import Density, Table, not_below, tilted
 from stepwell.core.feedback import Feedback, valid_losses
 from stepwell.core.process import NoiseProcess
 from stepwell.core.sampler import Metrics, State, TimestepSampler
-from stepwell.samplers.loss_curve import LossCurve, even_bins, output_gradient
-from stepwell.samplers.losses import bins_of
+from stepwell.core.tensors import precise
+from stepwell.samplers.loss_curve import LossCurve, even_bins
+from stepwell.samplers.losses import bins_of, output_gradient
 from stepwell.samplers.one_density import Learner, fingerprint
 
 OFTEN = 1.05
@@ -42,7 +43,7 @@ class Auto(Learner):
     """Draws by the root of a `LossCurve`, as far as that saves something."""
 
     statistics = ("masses",)
-    constants = ("borders", "shares", "quantiles")
+    constants = ("borders", "shares")
 
     def __init__(self, process: NoiseProcess, bins: int, floor: float, least_gain: float) -> None:
         borders = even_bins(process, bins)
@@ -52,6 +53,7 @@ class Auto(Learner):
         self.label = f"auto(bins={len(shares)}, floor={floor:g}, over={fingerprint(borders, shares)})"
         self._borders = not_below(borders, torch.float32)
         self._shares = (shares / shares.sum()).float()
+        # In float64 where the device has it: float32 rounds the rare ends of a reference such as EDM's.
         self._quantiles = torch.cat([shares.new_zeros(1), shares.cumsum(0)]) / shares.sum()
         self._masses = self._shares.clone()
         self._curve = LossCurve(len(shares))
@@ -61,7 +63,7 @@ class Auto(Learner):
     def learn(self, feedback: Feedback) -> Metrics:
         plain = feedback.plain.detach().float()
         valid = valid_losses(plain, feedback, self)
-        values = output_gradient(plain, feedback.weighted)
+        values = output_gradient(plain, feedback.weighted.detach().float())
         valid = valid & values.isfinite()
         self._move(values.device)
         self._curve.add(bins_of(feedback.u, self._borders), values, valid)
@@ -71,6 +73,10 @@ class Auto(Learner):
             self._made_at = self._seen
             metrics["variance_ratio"] = self._allocate()
         return metrics
+
+    def _move(self, device: torch.device) -> None:
+        super()._move(device)
+        self._quantiles = self._quantiles.to(device, precise(self._shares))
 
     def _allocate(self) -> Tensor:
         """Make the density anew; returns the share of the variance that it leaves, if the curve is right."""
@@ -89,11 +95,10 @@ class Auto(Learner):
         return torch.ones_like(u, dtype=torch.bool)
 
     def state_dict(self) -> State:
-        curve = {name: getattr(self._curve, name).clone() for name in LossCurve.statistics}
-        return {**super().state_dict(), **curve, "seen": self._seen, "made_at": self._made_at}
+        counts = {"seen": self._seen, "made_at": self._made_at}
+        return {**super().state_dict(), **self._curve.state_dict(), **counts}
 
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
-        for name in LossCurve.statistics:
-            setattr(self._curve, name, state[name].clone().to(getattr(self._curve, name)))
+        self._curve.load_state_dict(state)
         self._seen, self._made_at = int(state["seen"]), int(state["made_at"])

@@ -12,7 +12,7 @@ from torch import Tensor
 from stepwell.core import require
 from stepwell.core.density import edges
 from stepwell.core.process import NoiseProcess
-from stepwell.core.tensors import PerExample, precise
+from stepwell.core.tensors import State, precise
 from stepwell.samplers.losses import log_snr_bins
 
 RECENT = 8
@@ -29,11 +29,6 @@ def even_bins(process: NoiseProcess, bins: int) -> Tensor:
         inner = (inner * process.timesteps).round() / process.timesteps
     both = {*inner.tolist(), *log_snr_bins(process, half)[1:-1].tolist()}
     return torch.tensor([0.0, *sorted(border for border in both if 0 < border < 1), 1.0], dtype=torch.float64)
-
-
-def output_gradient(plain: PerExample, weighted: PerExample) -> PerExample:
-    """The squared norm [B] of d(weighted loss) / d(output), up to a constant: weight^2 x loss."""
-    return (weighted.detach().float().square() / plain.detach().float().clamp(min=1e-30)).clamp(max=1e18)
 
 
 class LossCurve:
@@ -61,6 +56,8 @@ class LossCurve:
         # A comparison, not index_add: sums in a fixed order give the same bits in every run.
         member = (bin_of[:, None] == torch.arange(len(self.count), device=values.device)) & valid[:, None]
         arrived = member.sum(0)
+        # Larger ones could not be squared.
+        values = values.clamp(max=1e18)
         both = torch.stack([values, values.square()])
         new = torch.where(member, both[:, :, None], 0.0).sum(1) / arrived.clamp(min=1)
         places = torch.arange(RECENT, device=values.device)[:, None] + self.count
@@ -69,6 +66,15 @@ class LossCurve:
         self.mean, self.square = kept * torch.stack([self.mean, self.square]) + (1 - kept) * new
         self.doubt = kept.square() * self.doubt + (1 - kept).square() / arrived.clamp(min=1)
         self.count = self.count + arrived
+
+    def state_dict(self) -> State:
+        """All statistics."""
+        return {name: getattr(self, name).clone() for name in self.statistics}
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue where `state_dict` was taken."""
+        for name in self.statistics:
+            setattr(self, name, state[name].clone())
 
     def fit(self) -> tuple[Tensor, Tensor]:
         """The log curve [K] around 0, and its covariance [K, K]; flat and wide before the first loss.

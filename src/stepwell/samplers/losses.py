@@ -44,13 +44,17 @@ def loss_root(
     """
     borders = log_snr_bins(process, bins)
     measure = process.reference.masses(borders)
-    sampler = LossEma("loss-root", borders, measure, decay, _output_gradient, 0.5)
+
+    def read(feedback: Feedback) -> PerExample:
+        return output_gradient(feedback.plain, feedback.weighted)
+
+    sampler = LossEma("loss-root", borders, measure, decay, read, 0.5)
     return mix_reference(sampler, process.reference, uniform_share, "uniform_share")
 
 
-def _output_gradient(feedback: Feedback) -> Tensor:
-    """The squared norm of d(weighted loss) / d(output), up to a constant: weight^2 x loss."""
-    return feedback.weighted.square() / feedback.plain.clamp(min=1e-30)
+def output_gradient(plain: PerExample, weighted: PerExample) -> PerExample:
+    """The squared norm [B] of d(weighted loss) / d(output), up to a constant: weight^2 x loss."""
+    return weighted.square() / plain.clamp(min=1e-30)
 
 
 def info_noise(process: NoiseProcess, bins: int = 100, decay: float = 0.999) -> TimestepSampler:
