@@ -81,7 +81,7 @@ def test_a_bin_remembers_its_last_eighth() -> None:
         assert float(curve.count) == 60
         if size == 1:
             assert float(curve.mean) == pytest.approx(float(weights @ values), rel=1e-5)
-            assert float(curve.doubt) == pytest.approx(float(weights.square().sum()), rel=1e-5)
+            assert float(curve.inverse_size) == pytest.approx(float(weights.square().sum()), rel=1e-5)
         # Losses of one update count alike, so whole batches differ a little.
         assert float(curve.mean) == pytest.approx(float(weights @ values), abs=0.1)
 
@@ -92,12 +92,12 @@ def test_the_curve_is_a_random_walk_seen_through_noise() -> None:
     curve.count = torch.tensor([40.0, 0.0, 10.0, 40.0, 2.0])
     curve.mean = torch.tensor([1.0, 0.0, 4.0, 2.0, 8.0])
     curve.square = 1.5 * curve.mean.square()
-    curve.doubt = torch.tensor([0.1, 1.0, 0.2, 0.1, 0.5])
+    curve.inverse_size = torch.tensor([0.1, 1.0, 0.2, 0.1, 0.5])
     fitted, covariance = curve.fit()
     freedom = 9 + 4 + 9 + 1
     noise = (0.5 * freedom + 1) / (freedom + 1)
     precision = torch.tensor(
-        [1 / (noise * d) if c else 0.0 for c, d in zip(curve.count, curve.doubt, strict=True)]
+        [1 / (noise * d) if c else 0.0 for c, d in zip(curve.count, curve.inverse_size, strict=True)]
     )
     logs = torch.tensor([0.0, 0.0, math.log(4), math.log(2), math.log(8)])
     logs = (logs - (precision * logs).sum() / precision.sum()).double()

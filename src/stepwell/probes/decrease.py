@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from stepwell.core.condition import leaves, rebuilt
 from stepwell.core.feedback import DecreaseSignal
@@ -17,7 +18,6 @@ from stepwell.core.tensors import PerExample, State
 from stepwell.core.tick import Tick
 from stepwell.probes.context import Probe, ProbeContext
 from stepwell.probes.examples import forked, noise
-from stepwell.probes.weights_before import WeightsBefore
 
 
 class Decrease(Probe):
@@ -68,6 +68,32 @@ class _Losses:
 
     row: Tensor
     rewards: Tensor
+
+
+class WeightsBefore:
+    """A copy of parameters, made before they move; FSDP's shards are copied as they are."""
+
+    def __init__(self, parameters: Sequence[Parameter]) -> None:
+        self._parameters = parameters
+        self._copies = [parameter.detach().clone() for parameter in parameters]
+
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        """The parameters as they were, and afterwards as they are, bit for bit."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        # In place, since DDP, optimizers and compiled graphs hold on to these tensors; one at a time, so that
+        # no second copy of all is needed.
+        for parameter, copy in zip(self._parameters, self._copies, strict=True):
+            now = parameter.detach().clone()
+            parameter.copy_(copy)
+            copy.copy_(now)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""`auto`: draws by the root of the running loss, the more boldly the more losses it has seen.
+"""`auto`: draws by the root of the running loss, close to the reference while few losses were seen.
 
 Only the losses are used, which training has anyway. A `LossCurve` estimates the squared gradient at the
 network's output over time: it starts flat and follows the losses as they come in. `Auto` draws in proportion

@@ -37,7 +37,7 @@ class LossCurve:
     A mean forgets in proportion to what it has seen, so that it is quick at first and steady later.
     """
 
-    statistics = ("count", "mean", "square", "doubt")
+    statistics = ("count", "mean", "square", "inverse_size")
 
     def __init__(self, bins: int) -> None:
         self.count = torch.zeros(bins)
@@ -46,8 +46,8 @@ class LossCurve:
         """[K]: of weight^2 x loss."""
         self.square = torch.zeros(bins)
         """[K]: of its square."""
-        self.doubt = torch.ones(bins)
-        """[K]: the sum of squared weights of a mean, which is 1 over the number of losses it stands for."""
+        self.inverse_size = torch.ones(bins)
+        """[K]: 1 over the effective number of losses in a mean (Kish): the sum of their squared weights."""
 
     def add(self, bin_of: Tensor, values: Tensor, valid: Tensor) -> None:
         """Take in values [B] in bins [B]; those that are not valid [B] do not count."""
@@ -64,7 +64,7 @@ class LossCurve:
         # The product over the arrived ones of n / (n + RECENT), which telescopes.
         kept = torch.where(arrived > 0, (places / (places + arrived).clamp(min=1)).prod(0), 1.0)
         self.mean, self.square = kept * torch.stack([self.mean, self.square]) + (1 - kept) * new
-        self.doubt = kept.square() * self.doubt + (1 - kept).square() / arrived.clamp(min=1)
+        self.inverse_size = kept.square() * self.inverse_size + (1 - kept).square() / arrived.clamp(min=1)
         self.count = self.count + arrived
 
     def state_dict(self) -> State:
@@ -82,13 +82,15 @@ class LossCurve:
         A random walk from bin to bin, seen through the logarithms of noisy means (Kalman smoothing).
         """
         dtype, seen = precise(self.mean), self.count > 0
-        mean, square, doubt = (value.to(dtype) for value in (self.mean, self.square, self.doubt))
+        mean, square, inverse_size = (
+            value.to(dtype) for value in (self.mean, self.square, self.inverse_size)
+        )
         mean = torch.where(seen, mean.clamp(min=torch.finfo(torch.float32).tiny), 1.0)
         # A few losses do not tell how much they vary, and that is alike in all bins: one number for all.
-        freedom = torch.where(seen, (1 / doubt - 1).clamp(min=0), 0.0)
+        freedom = torch.where(seen, (1 / inverse_size - 1).clamp(min=0), 0.0)
         spread = torch.where(seen, (square / mean.square() - 1).clamp(0, 1e3), 0.0)
         relative = ((spread * freedom).sum() + 1) / (freedom.sum() + 1)
-        precision = torch.where(seen, 1 / (relative * doubt).clamp(min=1e-6), 0.0)
+        precision = torch.where(seen, 1 / (relative * inverse_size).clamp(min=1e-6), 0.0)
         logs = mean.log() - (precision * mean.log()).sum() / precision.sum().clamp(min=1e-12)
         step = torch.eye(len(mean), dtype=dtype, device=mean.device).diff(dim=0)
         # A little pull to 0 keeps the system regular where no loss was seen.
