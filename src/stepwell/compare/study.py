@@ -120,6 +120,8 @@ def load_study(what: str, words: Sequence[str] = ()) -> Study:
             given[key] = word.partition("=")[2]
             if key == "methods":
                 _drop_other_methods(given)
+        elif key == "workloads" and "workload" in given:
+            given["workload"] = _chosen(given["workload"], str(value).split(","), mistakes)
         elif key in _KEYS:
             given[key] = value
         else:
@@ -138,6 +140,14 @@ def _drop_other_methods(given: dict[str, Any]) -> None:
         given[part] = {name: value for name, value in given.get(part, {}).items() if name in methods}
     if given.get("baseline") not in methods:
         given.pop("baseline", None)
+
+
+def _chosen(workloads: Mapping[str, Any], names: Sequence[str], mistakes: list[str]) -> dict[str, Any]:
+    """Those workloads of a study that workloads= names."""
+    mistakes += [
+        str(unknown("workload of this study", name, workloads)) for name in names if name not in workloads
+    ]
+    return {name: workloads[name] for name in names if name in workloads}
 
 
 _KEYS = ("methods", "seeds", "baseline", "metric", "tune", "against", "judged_by", "effort", "workloads")
