@@ -26,7 +26,7 @@ from results import HERE, keep
 from stepwell.compare.curves import end_ratio, same_loss_ratio
 from stepwell.compare.results import Outcome
 from stepwell.compare.stats import RATE, Ratio, paired
-from stepwell.core.student_t import t_quantile
+from stepwell.core.estimates import t_quantile
 from stepwell.recipes.schema import Recipe
 
 STUDIES, SEEDS, POWER_STUDIES, EFFECT = 20_000, (3, 5, 8, 20), 4_000, 0.85

@@ -11,9 +11,10 @@ from scipy import stats
 from torch import Tensor
 
 import stepwell
-from stepwell.analyze.estimates import Effort, Estimate, GradientRounds, jackknife, t_quantile
 from stepwell.analyze.gain import Gain, gain
+from stepwell.analyze.gradient_rounds import Effort, GradientRounds
 from stepwell.core.errors import InvalidParameter, NonFiniteLoss
+from stepwell.core.estimates import Estimate, jackknife, t_quantile
 from stepwell.core.tick import Tick
 from stepwell.objective import Objective
 from stepwell.probes.context import ProbeSetup

@@ -13,7 +13,7 @@ from scipy import stats
 from torch import Tensor, nn
 
 import stepwell
-from stepwell.analyze.estimates import Effort, GradientRounds
+from stepwell.analyze.gradient_rounds import Effort, GradientRounds
 from stepwell.analyze.interdependence import (
     Alignments,
     Continuation,

@@ -18,9 +18,10 @@ from scipy import stats
 from torch import Tensor
 
 import stepwell
-from stepwell.analyze.estimates import Effort, Estimate, GradientRounds
+from stepwell.analyze.gradient_rounds import Effort, GradientRounds
 from stepwell.analyze.variance import Variance, objectives, variance
 from stepwell.core.errors import UnknownName
+from stepwell.core.estimates import Estimate
 from stepwell.core.tick import Tick
 from stepwell.objective import Objective
 from stepwell.probes.context import ProbeSetup

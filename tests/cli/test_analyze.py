@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from stepwell.analyze.estimates import Estimate
 from stepwell.analyze.gain import Gain
 from stepwell.cli.analyze import gain as subject
 from stepwell.cli.main import main, parser
+from stepwell.core.estimates import Estimate
 
 SMALL = ["model=micro", "steps=4", "batch=8", "evaluate_every=0", "checkpoint_every=4", "samples=0"]
 QUICK = ["--rounds", "3", "--images", "2", "--strata", "4"]

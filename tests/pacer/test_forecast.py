@@ -87,14 +87,6 @@ def test_before_enough_losses_it_says_so() -> None:
     assert "no forecast yet: 16 losses" in str(watched("uniform", steep, steps=2).forecast())
 
 
-def test_the_law_of_images() -> None:
-    told = watched("uniform", steep).forecast()
-    half = told.__class__(1000, 0.5, 0.0, 0.5, 0.0)
-    # x = 3: (1 + 0.5 * 3) / (1 + 3).
-    assert half.images(batch=32, critical_batch=96) == pytest.approx(2.5 / 4)
-    assert half.images(batch=10**9, critical_batch=96) == pytest.approx(1)
-
-
 def test_it_goes_on_exactly_and_asking_changes_nothing() -> None:
     whole = watched("uniform", steep, steps=60)
     half = watched("uniform", steep, steps=37)

@@ -13,10 +13,11 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from stepwell.analyze.estimates import MIN_ROUNDS, Estimate, Progress, jackknife, no_progress, probe_setup
+from stepwell.analyze.gradient_rounds import Progress, no_progress, probe_setup
 from stepwell.catalogue import build
 from stepwell.core import require
 from stepwell.core.errors import InvalidParameter, NonFiniteLoss, Unsupported
+from stepwell.core.estimates import MIN_ROUNDS, Estimate, jackknife
 from stepwell.core.probe import DecreaseSpec
 from stepwell.core.process import NoiseProcess
 from stepwell.core.ranks import Alone

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from stepwell.analyze.estimates import Estimate, GradientRounds, jackknife
+from stepwell.analyze.gradient_rounds import GradientRounds
 from stepwell.catalogue.find import find
 from stepwell.core.allocation import neyman_masses, variance_left
+from stepwell.core.estimates import Estimate, jackknife
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from stepwell.analyze.estimates import MIN_ROUNDS, GradientRounds, Progress, jackknife, no_progress
+from stepwell.analyze.gradient_rounds import GradientRounds, Progress, no_progress
 from stepwell.core import require
 from stepwell.core.density import Density, edges
 from stepwell.core.errors import InvalidParameter, NonFiniteLoss
+from stepwell.core.estimates import MIN_ROUNDS, jackknife
 from stepwell.core.tick import Tick, stream_key
 from stepwell.pacer import Pacer
 from stepwell.probes.examples import between, forked

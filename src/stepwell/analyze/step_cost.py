@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from itertools import count, filterfalse
 from statistics import median
 
-from stepwell.analyze.estimates import Estimate
 from stepwell.core import require
+from stepwell.core.estimates import Estimate
 from stepwell.core.probe import DecreaseSpec, GradientSpec, ProbeSpec
 from stepwell.train.step import Training, train_step
 

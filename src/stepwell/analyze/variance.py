@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stepwell.analyze.estimates import Estimate, GradientRounds, jackknife
+from stepwell.analyze.gradient_rounds import GradientRounds
 from stepwell.core.errors import Unsupported
+from stepwell.core.estimates import Estimate, jackknife
 from stepwell.core.probe import GradientSpec
 from stepwell.core.process import NoiseProcess
 from stepwell.core.tensors import PerExample

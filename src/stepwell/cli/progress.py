@@ -90,6 +90,7 @@ class TrainingProgress(Bar):
             # The rate does not count earlier steps of a resumed run, nor the time before the first step.
             self._rate = Rate(step)
         note = f"loss {values['loss']:.4f}, {self._rate(step):.1f} steps/s, median u {values['median u']:.2f}"
+        note += f", {values['forecast']}" if values.get("forecast") else ""
         self.update("training steps", step, self._steps, note)
 
 

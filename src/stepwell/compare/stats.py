@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stepwell.core.student_t import t_inside, t_quantile
+from stepwell.core.estimates import t_inside, t_quantile
 
 FEWEST_SEEDS = 3
 """With fewer there is no verdict: two seeds agree by chance far too often."""

@@ -1,8 +1,9 @@
 """What the draws save and what the best draws would, from the losses that a loop observes anyway.
 
 The variance of the gradient at a time is taken to go with weight^2 x loss (`samplers/loss_curve.py`): exact
-for the gradient at the network's output, a guess for that of its parameters. `stepwell analyze gain` measures
-the latter.
+for the gradient at the network's output, a guess for that of its parameters. Where gradients are measured too
+(`Pacer.measure`, `gradient_noise.py`), they correct that guess, and tell from which batch size on nothing is
+won.
 """
 
 from __future__ import annotations
@@ -16,9 +17,12 @@ from torch import Tensor
 
 from stepwell.core.allocation import neyman_masses, variance_left
 from stepwell.core.density import not_below
+from stepwell.core.estimates import Estimate
 from stepwell.core.process import NoiseProcess
 from stepwell.core.sampler import State, TimestepSampler
 from stepwell.core.tensors import PerExample
+from stepwell.pacer.gradient_noise import GradientNoise
+from stepwell.samplers.combinators import Stratified
 from stepwell.samplers.loss_curve import LossCurve, even_bins
 from stepwell.samplers.losses import bins_of, output_gradient
 from stepwell.weightings import Weighting
@@ -29,11 +33,12 @@ TOGETHER = 16
 FEWEST_LOSSES = 100
 NOTHING = 0.02
 """A smaller saving is nothing."""
+HALF_BELIEVED = 2
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """The share of the gradient's variance that draws leave: 1 is what draws like the objective's leave."""
+    """What draws leave of the gradient's variance (1: draws like the objective's), and what that is worth."""
 
     losses: int
     """Observed so far."""
@@ -44,14 +49,45 @@ class Forecast:
     least: float
     """By the best draws."""
     least_error: float
+    batch: int = 0
+    """Examples of an update, over all ranks and micro-batches."""
+    critical_batch: Estimate | None = None
+    """The batch at which noise and signal are equal; None until `Pacer.measure` was called three times."""
+    images: Estimate | None = None
+    """Images for the same loss over those of the objective's own draws, at this batch; None if unknown."""
+    best_images: Estimate | None = None
+    """The same for the best draws."""
 
-    def images(self, batch: int, critical_batch: float) -> float:
-        """Images over those of the objective's own draws: (1 + left x) / (1 + x), x = critical / batch.
+    @property
+    def nothing_to_win(self) -> bool:
+        """Whether no choice of timesteps would save as much as 2 % of the images."""
+        best = self.least if self.best_images is None else self.best_images.value
+        return best > 1 - NOTHING
 
-        McCandlish et al. 2018, Eq. 2.7. `stepwell analyze gain` measures the critical batch.
-        """
-        ratio = critical_batch / batch
-        return (1 + self.left * ratio) / (1 + ratio)
+    def scalars(self) -> dict[str, float]:
+        """Its numbers by name, as runs record them; what is unknown is left out."""
+        if self.losses < FEWEST_LOSSES:
+            return {}
+        values = {"least": self.least, "least_error": self.least_error}
+        if not math.isnan(self.left):
+            values |= {"left": self.left, "left_error": self.left_error}
+        for name in ("critical_batch", "images", "best_images"):
+            estimate = getattr(self, name)
+            if estimate is not None and math.isfinite(estimate.value):
+                values |= {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+        return values
+
+    def short(self) -> str:
+        """A few words for a progress line; empty before enough losses were observed."""
+        if self.losses < FEWEST_LOSSES:
+            return ""
+        if self.nothing_to_win:
+            return "nothing to win by other timesteps"
+        if self.images is not None:
+            return f"images {self.images.value:.2f}x, best {_value(self.best_images):.2f}x"
+        return (
+            f"variance {self.left:.2f}, best {self.least:.2f}" if self.left < 1 else f"best {self.least:.2f}"
+        )
 
     def __str__(self) -> str:
         if self.losses < FEWEST_LOSSES:
@@ -59,11 +95,29 @@ class Forecast:
         best = (
             f"the best draws would leave {self.least:.2f} ± {self.least_error:.2f} of the gradient's variance"
         )
-        if self.least > 1 - NOTHING:
-            return f"nothing to win here: {best}"
         if math.isnan(self.left):
-            return f"{best}; these draws change the objective"
-        return f"these draws leave {self.left:.2f} ± {self.left_error:.2f}, {best}"
+            said = f"{best}; these draws change the objective"
+        else:
+            said = f"these draws leave {self.left:.2f} ± {self.left_error:.2f}, {best}"
+        if self.nothing_to_win:
+            said = f"nothing to win here: {best}"
+        if self.critical_batch is None or self.best_images is None:
+            return said
+        own = "" if self.images is None else f"these draws need {_told(self.images)} of the images, "
+        return (
+            f"{said}; at batch {self.batch} (critical batch {_told(self.critical_batch, 'd')}) "
+            f"{own}the best {_told(self.best_images)}"
+        )
+
+
+def _value(estimate: Estimate | None) -> float:
+    return math.nan if estimate is None else estimate.value
+
+
+def _told(estimate: Estimate, form: str = ".2f") -> str:
+    numbers = (estimate.value, estimate.low, estimate.high)
+    value, low, high = (f"{n:.0f}" if form == "d" else f"{n:{form}}" for n in numbers)
+    return f"{value} ({low} to {high})"
 
 
 class Forecaster:
@@ -78,6 +132,9 @@ class Forecaster:
         self._curve = LossCurve(len(shares))
         self._pending: list[tuple[PerExample, PerExample]] = []
         self._losses = 0
+        self.noise = GradientNoise()
+        self.batch = 0
+        """Examples of an update."""
 
     def observe(self, u: PerExample, plain: PerExample, weighting: Weighting) -> None:
         """The plain losses [B] of examples at unit times u [B]."""
@@ -102,6 +159,7 @@ class Forecaster:
     def forecast(self, sampler: TimestepSampler, weighting: Weighting) -> Forecast:
         """What is known so far."""
         log, covariance = (part.cpu().double() for part in self._with_pending(weighting).fit())
+        log = log + self._correction(log)
         variances, shares = (log - log.max()).exp(), self._shares
         of_each = shares * variances / (shares @ variances)
         best = neyman_masses(variances, shares)
@@ -114,13 +172,37 @@ class Forecaster:
         least_slope = least * (best - of_each)
         # Draws without a correction keep the objective only if they are its own.
         keeps = sampler.reference is not None or bool((masses - shares).abs().sum() < 1e-3)
+        even = isinstance(sampler, Stratified)
+        told = self.noise.estimates(self.batch, [(float(left), even), (float(least), True)])
+        critical, images, best_images = told or (None, None, None)
         return Forecast(
             self._losses,
             float(left) if keeps else math.nan,
             _error(left_slope, covariance),
             float(least),
             _error(least_slope, covariance),
+            self.batch,
+            critical,
+            images if keeps else None,
+            best_images,
         )
+
+    def _correction(self, log: Tensor) -> Tensor:
+        """[K]: how far measured gradients lie above the loss curve, in logarithms, as far as it is known.
+
+        Losses stand for the gradient at the network's output; its Jacobian may differ over time.
+        """
+        count = self.noise.measured
+        if not count:
+            return torch.zeros_like(log)
+        share, strata = self._shares, self.noise.noise().variances.clamp(min=1e-30)
+        middles = share.cumsum(0) - share / 2
+        stratum = (middles * len(strata)).long().clamp(max=len(strata) - 1)
+        curve = torch.zeros_like(strata).index_add(0, stratum, share * log.exp())
+        curve = curve / torch.zeros_like(strata).index_add(0, stratum, share).clamp(min=1e-30)
+        above = strata.log() - curve.clamp(min=1e-30).log()
+        # As many measurements as this would be half believed: a single one is off by a factor.
+        return ((above - above.mean()) * (count / (count + HALF_BELIEVED)))[stratum]
 
     def state_dict(self) -> State:
         """What was seen, and the losses that are not taken in yet."""
@@ -128,13 +210,17 @@ class Forecaster:
         u, plain = (torch.cat(list(part)) for part in parts)
         sizes = torch.tensor([len(each) for each, _ in self._pending], dtype=torch.long)
         pending = {"u": u, "plain": plain, "sizes": sizes}
-        return {"losses": self._losses, **pending, **self._curve.state_dict()}
+        noise = {"noise": self.noise.state_dict(), "batch": self.batch}
+        return {"losses": self._losses, **pending, **self._curve.state_dict(), **noise}
 
     def load_state_dict(self, state: State) -> None:
         """Continue where `state_dict` was taken."""
         self._losses, sizes = int(state["losses"]), state["sizes"].tolist()
         self._pending = list(zip(state["u"].split(sizes), state["plain"].split(sizes), strict=True))
         self._curve.load_state_dict(state)
+        if "noise" in state:  # not in checkpoints of before it was measured
+            self.noise.load_state_dict(state["noise"])
+            self.batch = int(state["batch"])
 
 
 def _error(slope: Tensor, covariance: Tensor) -> float:

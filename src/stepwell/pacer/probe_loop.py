@@ -50,7 +50,7 @@ class ProbeLoop:
         self._setup: ProbeSetup | None = None
         self._context: ProbeContext | None = None
         self._due: ProbeSpec | None = None
-        if sampler.probe is None:
+        if loss_at is None and sampler.probe is None:
             return
         if loss_at is None:
             raise InvalidParameter(
@@ -60,8 +60,9 @@ class ProbeLoop:
             )
         self._loss = ProbeLoss(loss_at, network, process)
         self._setup = ProbeSetup(process, weighting, self._loss, optimizer, network)
-        # Refuses a target that this process does not have.
-        self._setup.weight(sampler.probe.target)
+        if sampler.probe is not None:
+            # Refuses a target that this process does not have.
+            self._setup.weight(sampler.probe.target)
 
     def use_optimizers(self, attached: Sequence[Any]) -> None:
         """Measure the parameters of the attached optimizers; of none, those of the Pacer's `optimizer=`."""
@@ -78,8 +79,19 @@ class ProbeLoop:
 
     def add_batch(self, x0: Tensor, tick: Tick, condition: Any, group: WorkerGroup) -> None:
         """A micro-batch x0 [B, ...] is about to be drawn for."""
-        if self._setup is None:
+        if self.sampler.probe is None:
             return
+        self._context = self.context(x0, tick, condition, group)
+        self.remember_autocast(x0)
+        self.probe.add_batch(x0, condition, self.sampler.probe, group.world)
+
+    def context(self, x0: Tensor, tick: Tick, condition: Any, group: WorkerGroup) -> ProbeContext:
+        """What a measurement on examples x0 [B, ...] needs."""
+        if self._setup is None:
+            raise CallOrderError(
+                "gradients are measured through the loss of your loop: give the Pacer loss_at=, such as "
+                "stepwell.loss_at.diffusers(network, noise_scheduler)."
+            )
         if self._setup.optimizer is None:
             raise CallOrderError(
                 f"{self.sampler!r} measures around updates: call pacer.attach(optimizer) before the first "
@@ -89,9 +101,7 @@ class ProbeLoop:
             raise Unsupported(
                 "x0 was made in inference_mode, so no gradient can pass: make it under torch.no_grad instead."
             )
-        self.remember_autocast(x0)
-        self.probe.add_batch(x0, condition, self.sampler.probe, group.world)
-        self._context = ProbeContext(tick, x0, condition, group, self._setup)
+        return ProbeContext(tick, x0, condition, group, self._setup)
 
     def remember_autocast(self, tensor: Tensor) -> None:
         """Called where the host's autocast may be on: optimizers are often stepped outside of it."""

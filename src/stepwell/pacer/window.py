@@ -99,6 +99,11 @@ class Window:
         """The unit times [B] of the micro-batch drawn last."""
         return self._draws[-1].u
 
+    @property
+    def examples(self) -> int:
+        """Examples of this rank since the last update."""
+        return sum(len(draw.u) for draw in self._draws)
+
     def add_losses(self, plain: PerExample) -> None:
         """The plain losses [B] of the micro-batch drawn last."""
         if len(self._losses) >= len(self._draws):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 
 from stepwell.catalogue import build
+from stepwell.core.condition import select
 from stepwell.core.density import Density
 from stepwell.core.errors import InvalidParameter, Unsupported
 from stepwell.core.feedback import Signal
@@ -106,6 +107,10 @@ class ProbeContext:
                 "take the mean over each example only."
             )
         return plain * self.setup.weight(target)(self.setup.process, u)
+
+    def of_examples(self, rows: Tensor, tick: Tick) -> ProbeContext:
+        """The same update with some of its examples, and the random numbers of another tick."""
+        return replace(self, tick=tick, x0=self.x0[rows], condition=select(self.condition, rows))
 
     def _reshard(self) -> None:
         """FSDP keeps its root whole for a backward pass: without one, the next update would be missed."""

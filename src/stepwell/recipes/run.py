@@ -17,7 +17,13 @@ from stepwell.recipes.experiment import Experiment, experiment
 from stepwell.recipes.load import saved_recipe
 from stepwell.recipes.plan import Plan
 from stepwell.recipes.schema import MAY_CHANGE, Recipe
-from stepwell.recipes.training import accelerator_of, evaluation_of, loop_settings, training_of
+from stepwell.recipes.training import (
+    accelerator_of,
+    evaluation_of,
+    loop_settings,
+    measurement_of,
+    training_of,
+)
 from stepwell.runs.directory import ENVIRONMENT, Run, RunError, environment
 from stepwell.runs.io import write_json
 from stepwell.train import checkpoint
@@ -58,6 +64,7 @@ def run_plan(
             quiet(note)
         hooks = Hooks(
             evaluate=evaluation_of(made, accelerator.device),
+            measure=measurement_of(made, training),
             progress=progress if leads else lambda step, values: None,
             track=lambda values, step: accelerator.log(values, step=step) if trackers else None,
             say=quiet,

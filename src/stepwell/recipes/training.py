@@ -10,10 +10,12 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from stepwell.core.ranks import worker_group
+from stepwell.core.tick import Tick, stream_key
 from stepwell.data.batches import Batches, Prefetched
 from stepwell.evaluate.bands import HeldOutLoss
 from stepwell.evaluate.quadrature import RULE
 from stepwell.pacer import Pacer
+from stepwell.pacer.gradient_noise import LEAST_EXAMPLES
 from stepwell.recipes.experiment import Experiment
 from stepwell.recipes.schema import Recipe
 from stepwell.runs.metrics import QUADRATURE, loss
@@ -95,6 +97,26 @@ def loop_settings(experiment: Experiment, world: int, inexact: bool = False) -> 
         keep=recipe.keep,
         inexact=inexact,
     )
+
+
+MEASURED_EXAMPLES = 128
+"""Of each rank, per measurement of the gradient's noise: 16 backward passes of 8."""
+
+
+def measurement_of(experiment: Experiment, training: Training) -> Callable[[int], None]:
+    """Measures the gradient's noise at a step on training images, as the loop does with its evaluations."""
+    source, seed = experiment.data.train, stream_key(experiment.recipe.seed, "gradient noise")
+    batches = Batches(source, min(MEASURED_EXAMPLES, len(source)), seed)
+    rank, world = training.accelerator.process_index, training.accelerator.num_processes
+
+    def measure(step: int) -> None:
+        # The EMA puts its weights in place without gradients.
+        with torch.enable_grad():
+            x0, condition = training.encode(batches.at(Tick(seed, step, 0, rank, world)))
+            if len(x0) >= LEAST_EXAMPLES:
+                training.pacer.measure(x0, condition)
+
+    return measure
 
 
 def evaluation_of(experiment: Experiment, device: torch.device) -> Callable[[nn.Module], dict[str, Any]]:

@@ -21,6 +21,8 @@ FEATURES = "_features"
 """Ends the section of a score that holds distances on some network's features: fashion16_features."""
 QUADRATURE = "quadrature"
 """How an evaluation's times were chosen; other rules give other losses. Runs of version 0.1 do not say."""
+FORECAST = "forecast/"
+"""Begins the keys of what a run expected of its draws (`pacer/forecast.py`)."""
 INCEPTION = "inception"
 CONDITIONS = ("extractor", "generated", "reference", "images", "made_by")
 """What a section of a score says about how it was measured."""

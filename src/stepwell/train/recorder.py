@@ -13,6 +13,7 @@ import torch
 from stepwell.core.density import centres
 from stepwell.core.errors import StepwellError
 from stepwell.runs.directory import Limit, Run
+from stepwell.runs.metrics import FORECAST
 from stepwell.train import checkpoint
 from stepwell.train.sampler_warnings import SamplerWarnings
 from stepwell.train.step import StepReport, Training
@@ -72,6 +73,8 @@ class Hooks:
     """What the loop calls without knowing it: evaluation, progress, trackers, messages."""
 
     evaluate: Callable[[torch.nn.Module], dict[str, Any]]
+    measure: Callable[[int], None]
+    """Measures the gradient's noise at this step with the weights in place, on every rank."""
     progress: Callable[[int, dict[str, Any]], None]
     track: Callable[[dict[str, float], int], None]
     say: Callable[[str], None]
@@ -103,6 +106,7 @@ class Recorder:
     ) -> None:
         self.training, self.run, self.settings, self.hooks, self.at = training, run, settings, hooks, at
         self._last_progress = 0.0
+        self._forecast = ""
         self._report: StepReport | None = None
 
     def check(self, report: StepReport) -> None:
@@ -114,7 +118,7 @@ class Recorder:
         now = time.perf_counter()
         if now - self._last_progress > 0.2:
             self._last_progress = now
-            self.hooks.progress(self.at.step, report.progress())
+            self.hooks.progress(self.at.step, {**report.progress(), "forecast": self._forecast})
 
     def _require_finite(self, report: StepReport) -> None:
         if bool(torch.isfinite(report.loss) & torch.isfinite(report.gradient_norm)):
@@ -139,6 +143,7 @@ class Recorder:
             "learning_rate": self.training.learning_rate.at(self.at.step - 1),
             **{f"sampler/{name}": float(value) for name, value in report.sampler.items()},
             "sampler_seconds": self.training.pacer.seconds,
+            **self._forecasts(),
         }
         self.run.record({"kind": "train", **self._position(), **values})
         self.hooks.track(values, self.at.step)
@@ -147,21 +152,31 @@ class Recorder:
             self.hooks.say(f"Warning at step {self.at.step}: {message}")
 
     def evaluate(self) -> None:
-        """Record held-out losses of the EMA weights and the sampler's density; the clock is paused."""
+        """Record what the EMA weights do, and the sampler's density and forecast; the clock is paused."""
         if self.settings.evaluate_every == 0:
             return
         with self.at.clock.paused():
+            # Before the first update Adam's preconditioner does not exist.
+            if self.at.step:
+                with self.training.ema.in_place():
+                    self.hooks.measure(self.at.step)
             if self.run is not None:
                 network = self.training.network
                 network.eval()
                 with self.training.ema.in_place():
                     values = self.hooks.evaluate(network)
                 network.train()
-                values |= self._densities()
+                values |= {**self._densities(), **self._forecasts()}
                 self.run.record({"kind": "evaluation", **self._position(), **values})
                 scalars = {name: value for name, value in values.items() if isinstance(value, float)}
                 self.hooks.track(scalars, self.at.step)
             self.training.accelerator.wait_for_everyone()
+
+    def _forecasts(self) -> dict[str, float]:
+        """What the draws save, and what the best would."""
+        forecast = self.training.pacer.forecast()
+        self._forecast = forecast.short()
+        return {f"{FORECAST}{name}": value for name, value in forecast.scalars().items()}
 
     def _densities(self) -> dict[str, Any]:
         """The density of the draws over unit time, and the weight of the losses there (mean 1)."""

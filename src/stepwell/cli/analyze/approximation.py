@@ -18,7 +18,7 @@ from stepwell.core.errors import StepwellError
 
 if TYPE_CHECKING:
     from stepwell.analyze.approximation import Approximation, Fit
-    from stepwell.analyze.estimates import Estimate
+    from stepwell.core.estimates import Estimate
 
 _EXAMPLES = """examples:
   stepwell analyze approximation runs/fashion16-uniform-0

@@ -14,8 +14,8 @@ from stepwell.cli.options import SPEC, add_command, output, require_extra
 from stepwell.cli.progress import measuring
 
 if TYPE_CHECKING:
-    from stepwell.analyze.estimates import Estimate
     from stepwell.analyze.gain import Gain
+    from stepwell.core.estimates import Estimate
     from stepwell.train.step import Training
 
 _EXAMPLES = """examples:
@@ -46,8 +46,8 @@ def register(analyses: Any) -> None:
 def run(options: argparse.Namespace) -> None:
     """Load or train, measure, print."""
     require_extra()
-    from stepwell.analyze.estimates import gradient_rounds
     from stepwell.analyze.gain import gain
+    from stepwell.analyze.gradient_rounds import gradient_rounds
     from stepwell.catalogue import build
 
     effort = effort_of(options)

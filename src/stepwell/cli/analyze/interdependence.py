@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> None:
     """Load or train, train on each range, compare gradients, print."""
     require_extra()
     chart.check_save(options.save)
-    from stepwell.analyze.estimates import gradient_rounds
+    from stepwell.analyze.gradient_rounds import gradient_rounds
     from stepwell.analyze.interdependence import Continuation, Interdependence, alignments, transfer
 
     plan = Continuation(_ranges(options), options.steps, options.repeats)

@@ -14,7 +14,7 @@ from stepwell.cli.options import add_json
 from stepwell.core.errors import StepwellError
 
 if TYPE_CHECKING:
-    from stepwell.analyze.estimates import Effort
+    from stepwell.analyze.gradient_rounds import Effort
     from stepwell.recipes.experiment import Experiment
     from stepwell.recipes.plan import Plan
     from stepwell.train.step import Training
@@ -56,7 +56,7 @@ def add_effort(parser: argparse.ArgumentParser, rounds: int, images: int) -> Non
 
 def effort_of(options: argparse.Namespace) -> Effort:
     """The effort that the options of `add_effort` ask for."""
-    from stepwell.analyze.estimates import Effort
+    from stepwell.analyze.gradient_rounds import Effort
 
     return Effort(options.strata, options.rounds, options.images)
 

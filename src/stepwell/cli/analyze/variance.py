@@ -15,8 +15,8 @@ from stepwell.cli.progress import measuring
 from stepwell.core.errors import StepwellError
 
 if TYPE_CHECKING:
-    from stepwell.analyze.estimates import Estimate
     from stepwell.analyze.variance import Variance
+    from stepwell.core.estimates import Estimate
 
 _EXAMPLES = """examples:
   stepwell analyze variance runs/fashion16-uniform-0 --save variance.png
@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> None:
     """Load or train, measure at every moment, print."""
     require_extra()
     chart.check_save(options.save)
-    from stepwell.analyze.estimates import gradient_rounds
+    from stepwell.analyze.gradient_rounds import gradient_rounds
     from stepwell.analyze.variance import variance
 
     effort = effort_of(options)

@@ -1,4 +1,4 @@
-"""Repeated measurements with 95 % intervals: the jackknife, and gradients in every stratum of time."""
+"""Repeated measurements of the gradient in every stratum of time."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch import Tensor
 
 from stepwell.core import require
 from stepwell.core.errors import InvalidParameter, NonFiniteLoss
+from stepwell.core.estimates import MIN_ROUNDS
 from stepwell.core.probe import GradientSpec
 from stepwell.core.ranks import Alone
-from stepwell.core.student_t import t_quantile
 from stepwell.core.tensors import PerExample
 from stepwell.core.tick import Tick, stream_key
 from stepwell.data.batches import Batches
@@ -24,8 +24,6 @@ from stepwell.samplers.gradients import strata_spec
 from stepwell.train.step import Training
 from stepwell.weightings import Weighting
 
-MIN_ROUNDS = 3
-"""The fewest rounds that make an interval."""
 Examples = Callable[[Tick], tuple[Tensor, Any]]
 """The examples [2 n, ...] of a tick, and their condition."""
 Progress = Callable[[int, int], None]
@@ -34,42 +32,6 @@ Progress = Callable[[int, int], None]
 
 def no_progress(done: int, total: int) -> None:
     """Report nothing."""
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A value with its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
-
-    def clamped(self, least: float, most: float) -> Estimate:
-        """The same, limited to the range of possible values."""
-        return Estimate(*(min(max(number, least), most) for number in (self.value, self.low, self.high)))
-
-    def mapped(self, decreasing: Callable[[float], float]) -> Estimate:
-        """The estimate of a decreasing function of the value."""
-        return Estimate(decreasing(self.value), decreasing(self.high), decreasing(self.low))
-
-
-def jackknife(statistic: Callable[[Tensor], Tensor], rounds: int) -> list[Estimate]:
-    """Estimates of a statistic [n], without its bias of order 1 / rounds (Tukey 1958).
-
-    `statistic` gets the indices of the rounds to use; the pseudo-values of all rounds give a t interval.
-    """
-    if rounds < MIN_ROUNDS:
-        raise InvalidParameter(f"{rounds} rounds are too few for an interval: take at least {MIN_ROUNDS}.")
-    every = torch.arange(rounds)
-    of_all = statistic(every).double()
-    without = torch.stack([statistic(every[every != left_out]).double() for left_out in range(rounds)])
-    pseudo = rounds * of_all - (rounds - 1) * without
-    middle = pseudo.mean(0)
-    margin = t_quantile(rounds - 1) * pseudo.std(0) / rounds**0.5
-    return [
-        Estimate(value, value - around, value + around)
-        for value, around in zip(middle.tolist(), margin.tolist(), strict=True)
-    ]
 
 
 @dataclass(frozen=True)
