@@ -123,5 +123,6 @@ class Window:
 
     def effective_share(self) -> Tensor:
         """Kish's effective sample size under the corrections, as a share of the draws."""
-        correction = torch.cat([draw.correction for draw in self._draws])
+        corrections = [draw.correction for draw in self._draws]
+        correction = corrections[0] if len(corrections) == 1 else torch.cat(corrections)
         return correction.mean().square() / correction.square().mean()

@@ -252,15 +252,16 @@ def _strata(examples: int, device: torch.device, tick: Tick) -> PerExample:
     """Uniforms [B], one in each of this rank's strata."""
     count = examples * tick.world
     # All micro-batches of a step start from the same point of each stratum.
-    offset = replace(tick, micro=0).uniform("strata", examples, device)
+    start = replace(tick, micro=0) if tick.micro else tick
+    offset = start.uniform("strata", examples, device)
     if count == 0:
         return offset
     place = tick.rank + tick.shared().key("first stratum") % count
     index = torch.arange(place, place + count, tick.world, device=device) % count
-    precise_offset = offset.to(precise(offset))
+    offset = offset.to(precise(offset))
     if tick.micro:
-        precise_offset = (precise_offset + _GOLDEN * tick.micro) % 1
-    return ((index + precise_offset) / count).to(offset).clamp_(2**-24, 1 - 2**-24)
+        offset = (offset + _GOLDEN * tick.micro) % 1
+    return (index + offset).div_(count).float().clamp_(2**-24, 1 - 2**-24)
 
 
 _CHECKED_POINTS = 4096
