@@ -85,7 +85,7 @@ class Table(Density):
 
     def drawn(self, v: Tensor) -> tuple[Tensor, Tensor]:
         copy = self._copy(v)
-        index = torch.searchsorted(copy.upper, v.contiguous(), right=True).clamp_(max=len(copy.heights) - 1)
+        index = torch.searchsorted(copy.between, v.contiguous(), right=True)
         # take is several times as fast as an index in brackets.
         heights = copy.heights.take(index)
         above = (v - copy.cumulative.take(index)).clamp_(min=0).div_(heights)
@@ -107,7 +107,7 @@ class Table(Density):
             heights = self.shares / self.borders.diff().to(self.shares)
             ends = torch.nextafter(borders[1:], torch.zeros_like(borders[1:]))
             cumulative = self.cumulative.to(u)
-            self._copies[key] = _Copy(borders, borders[1:-1], cumulative, cumulative[1:], heights.to(u), ends)
+            self._copies[key] = _Copy(borders, borders[1:-1], cumulative, cumulative[1:-1], heights.to(u), ends)
         return self._copies[key]
 
 
@@ -118,8 +118,8 @@ class _Copy(NamedTuple):
     inner: Tensor
     """The borders between bins."""
     cumulative: Tensor
-    upper: Tensor
-    """The mass below each bin's upper border."""
+    between: Tensor
+    """The mass below each border between bins."""
     heights: Tensor
     ends: Tensor
     """The largest number below each bin's upper border, which rounding might reach."""

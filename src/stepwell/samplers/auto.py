@@ -14,7 +14,7 @@ from torch import Tensor
 from stepwell.core import require
 from stepwell.core.allocation import neyman_masses, variance_left
 from stepwell.core.density import Density, Table, not_below, tilted
-from stepwell.core.feedback import Feedback, valid_losses
+from stepwell.core.feedback import Feedback, require_finite
 from stepwell.core.process import NoiseProcess
 from stepwell.core.sampler import Metrics, State, TimestepSampler
 from stepwell.core.tensors import precise
@@ -67,9 +67,9 @@ class Auto(Learner):
 
     def learn(self, feedback: Feedback) -> Metrics:
         plain, weighted = feedback.plain.detach().float(), feedback.weighted.detach().float()
-        valid = valid_losses(plain, feedback, self)
+        require_finite(plain, feedback, self)
         if feedback.counts is not None:
-            plain = torch.where(valid, plain, torch.nan)
+            plain = torch.where(feedback.counts, plain, torch.nan)
         self._pending.add(feedback.u.detach(), plain, weighted)
         self._seen += len(plain)
         grown = self._seen >= OFTEN * self._made_at
