@@ -107,7 +107,9 @@ class Table(Density):
             heights = self.shares / self.borders.diff().to(self.shares)
             ends = torch.nextafter(borders[1:], torch.zeros_like(borders[1:]))
             cumulative = self.cumulative.to(u)
-            self._copies[key] = _Copy(borders, borders[1:-1], cumulative, cumulative[1:-1], heights.to(u), ends)
+            self._copies[key] = _Copy(
+                borders, borders[1:-1], cumulative, cumulative[1:-1], heights.to(u), ends
+            )
         return self._copies[key]
 
 

@@ -88,10 +88,12 @@ class GradientSpec(ProbeSpec):
         return len(self.borders) - 1
 
     def for_batch(self, batch: int) -> Self:
+        if batch >= FULL_BATCH or not self.follows_batch:
+            return self
         images, every_steps = self.images, self.every_steps
-        if batch < FULL_BATCH and "images" in self.follows_batch:
+        if "images" in self.follows_batch:
             images = min(images, max(FEWEST_IMAGES, images * batch // FULL_BATCH))
-        if batch < FULL_BATCH and "every_steps" in self.follows_batch:
+        if "every_steps" in self.follows_batch:
             every_steps = max(every_steps, math.ceil(2 * images / (LARGEST_SHARE * max(batch, 1))))
         return replace(self, images=images, every_steps=every_steps, follows_batch=())
 

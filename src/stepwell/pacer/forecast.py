@@ -80,7 +80,8 @@ class Forecaster:
 
     def observe(self, u: PerExample, plain: PerExample, weighting: Weighting) -> None:
         """The plain losses [B] of examples at unit times u [B]."""
-        self._pending.add(u.detach().float(), plain.detach().float())
+        # A copy: compiled losses may live in memory that the next step writes to.
+        self._pending.add(u.detach().float(), plain.detach().to(torch.float32, copy=True))
         self._losses += len(u)
         if self._pending.full:
             self._curve = self._with_pending(weighting)

@@ -257,11 +257,11 @@ def _strata(examples: int, device: torch.device, tick: Tick) -> PerExample:
     if count == 0:
         return offset
     place = tick.rank + tick.shared().key("first stratum") % count
-    index = torch.arange(place, place + count, tick.world, device=device) % count
-    offset = offset.to(precise(offset))
+    exact = precise(offset)
+    index = torch.arange(place, place + count, tick.world, device=device, dtype=exact).remainder_(count)
     if tick.micro:
-        offset = (offset + _GOLDEN * tick.micro) % 1
-    return (index + offset).div_(count).float().clamp_(2**-24, 1 - 2**-24)
+        offset = (offset.to(exact) + _GOLDEN * tick.micro) % 1
+    return index.add_(offset).div_(count).float().clamp_(2**-24, 1 - 2**-24)
 
 
 _CHECKED_POINTS = 4096
