@@ -13,4 +13,5 @@ from stepwell.recipes.training import training_of
 def trained(settings: dict[str, str]) -> Stepped:
     """A training run with these settings, a step at a time."""
     words = [f"{key}={value}" for key, value in settings.items()]
-    return stepped(training_of(experiment(load("fashion16", words)), Accelerator(cpu=True)))
+    plan = load("fashion16", words)
+    return stepped(training_of(experiment(plan), Accelerator(cpu=True)), plan.recipe.batch)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import stepwell
+from stepwell.core.density import Table
 from stepwell.core.errors import NonFiniteLoss
 from stepwell.samplers.loss_curve import RECENT, LossCurve
 
@@ -157,3 +158,117 @@ def test_it_resumes_between_two_densities() -> None:
         losses = steep(draws[0])
         for sampler in (one, other):
             sampler.learn(stepwell.Feedback(tick, draws[0], losses, losses))
+
+
+def feed(sampler: Any, steps: range, batch: int = 4) -> list[Tensor]:
+    """Updates on losses that vary from example to example; returns the times that were drawn."""
+    times = []
+    for step in steps:
+        tick = stepwell.Tick(step=step)
+        u = sampler.draw(torch.zeros(batch, 1), tick).u
+        losses = steep(u) * (0.5 + tick.uniform("loss", batch))
+        sampler.learn(stepwell.Feedback(tick, u, losses, losses))
+        times.append(u)
+    return times
+
+
+def test_early_losses_count_at_once_and_later_ones_wait_for_sixteen_updates(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken: list[int] = []
+    add = LossCurve.add
+
+    def counting(curve: LossCurve, bin_of: Tensor, values: Tensor, valid: Tensor) -> None:
+        taken.append(len(values))
+        add(curve, bin_of, values, valid)
+
+    monkeypatch.setattr(LossCurve, "add", counting)
+    sampler = stepwell.sampler("auto", "linear")
+    feed(sampler, range(20))
+    assert taken == [4] * 20, "each of the first updates is more than a twentieth of all before it"
+    feed(sampler, range(20, 1000))
+    before = len(taken)
+    feed(sampler, range(1000, 1320))
+    assert 20 <= len(taken) - before <= 30
+    assert max(taken) == 64
+    assert sum(taken) > 4 * (1320 - 16), "none is lost"
+
+
+@pytest.mark.parametrize("stopped", range(1000, 1016, 3))
+def test_it_resumes_with_losses_that_wait(stopped: int) -> None:
+    one, other = stepwell.sampler("auto", "linear"), stepwell.sampler("auto", "linear")
+    feed(one, range(stopped))
+    state = one.state_dict()
+    assert len(inner(state)["sizes"]) < 16
+    other.load_state_dict(state)
+    draws = [feed(sampler, range(stopped, stopped + 120)) for sampler in (one, other)]
+    assert all(torch.equal(*pair) for pair in zip(*draws, strict=True))
+    assert torch.equal(one.density(FINE), other.density(FINE))
+    mine, others = inner(one.state_dict()), inner(other.state_dict())
+    assert all(
+        torch.equal(torch.as_tensor(mine[key]), torch.as_tensor(others[key])) for key in mine if key != "kind"
+    )
+
+
+def inner(state: Any) -> Any:
+    """auto's own state, inside those of its combinators."""
+    while "sampler" in state:
+        state = state["sampler"]
+    return state
+
+
+def test_states_of_before_losses_waited_load() -> None:
+    sampler, other = stepwell.sampler("auto", "linear"), stepwell.sampler("auto", "linear")
+    feed(sampler, range(20))
+    state = sampler.state_dict()
+    for key in ("u", "plain", "weighted", "sizes"):
+        assert not len(inner(state).pop(key)), "all were taken in at once"
+    feed(other, range(1003))
+    other.load_state_dict(state)
+    assert all(
+        torch.equal(*pair)
+        for pair in zip(*(feed(one, range(20, 60)) for one in (sampler, other)), strict=True)
+    )
+
+
+def test_where_it_draws_the_reference_nothing_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler = trained(flat, 25, 16)
+    monkeypatch.setattr(Table, "drawn", None)
+    monkeypatch.setattr(Table, "pdf", None)
+    drawn = sampler.draw(torch.zeros(8, 1), stepwell.Tick(step=25))
+    assert torch.equal(drawn.correction, torch.ones(8))
+
+
+def test_any_number_of_ranks_learns_the_same_density() -> None:
+    """The losses of a global batch in the order that each number of ranks gathers them in."""
+    densities = []
+    for world in (1, 2, 4):
+        sampler = stepwell.sampler("auto", "linear")
+        for step in range(400):
+            tick = stepwell.Tick(step=step)
+            u = tick.uniform("time", 8)
+            losses = steep(u) * (0.5 + tick.uniform("loss", 8))
+            # Rank r holds the examples r, r + world, ...
+            order = torch.arange(8).view(-1, world).T.flatten()
+            sampler.learn(stepwell.Feedback(tick, u[order], losses[order], losses[order]))
+        densities.append(sampler.density(FINE))
+    assert float(densities[0].max()) > 1.5, "it has learned something"
+    for density in densities[1:]:
+        assert (density - densities[0]).abs().max() < 1e-3
+
+
+def test_losses_outside_of_its_range_and_zeros_do_not_count_while_they_wait() -> None:
+    one, other = (stepwell.sampler("auto", "linear") for _ in range(2))
+    while hasattr(one, "sampler"):
+        one, other = one.sampler, other.sampler
+    for step in range(600):
+        tick = stepwell.Tick(step=step)
+        u = tick.uniform("time", 8)
+        losses = torch.where(tick.uniform("zero", 8) < 0.1, 0.0, steep(u))
+        counts = tick.uniform("counts", 8) < 0.5
+        spoiled = torch.where(counts, losses, 1e9)
+        one.learn(stepwell.Feedback(tick, u, losses, losses, counts=counts))
+        other.learn(stepwell.Feedback(tick, u, spoiled, spoiled, counts=counts))
+    assert torch.equal(one.density(FINE), other.density(FINE))
+    assert one.density(FINE).isfinite().all()
+    assert float(one.density(FINE).max()) > 1.5

@@ -61,14 +61,15 @@ class Stepped:
             self.seconds(kind)
 
 
-def stepped(training: Training) -> Stepped:
-    """A training for timing; its weights change."""
+def stepped(training: Training, batch: int) -> Stepped:
+    """A training with this batch size for timing; its weights change."""
 
     def step(number: int) -> None:
         # Reading the loss synchronises the device.
         float(train_step(training, number).loss)
 
-    return Stepped(step, training.pacer.sampler.probe)
+    spec = training.pacer.sampler.probe
+    return Stepped(step, None if spec is None else spec.for_batch(batch))
 
 
 @dataclass

@@ -20,11 +20,21 @@ _LOSS_EMA = (
 
 _STRATA = (
     Parameter("strata", 20, "parts of time that the reference density draws equally often"),
-    Parameter("every_steps", 16, "optimizer steps between measurements, one stratum each"),
-    Parameter("images", 16, "examples in each of the two halves of a measurement, over all ranks"),
+    Parameter(
+        "every_steps",
+        None,
+        "optimizer steps between measurements, one stratum each; None: 16, or more below batch 64",
+    ),
+    Parameter(
+        "images",
+        None,
+        "examples in each half of a measurement, over all ranks; None: 16, or fewer below batch 64",
+    ),
     Parameter("decay", 0.7, "decay of the running means, per measurement of a stratum"),
 )
-_EVERY_24 = Parameter("every_steps", 24, "the same; its two passes cost more than neyman's one")
+_EVERY_24 = Parameter(
+    "every_steps", None, "the same; None: 24, since its two passes cost more than neyman's one"
+)
 _METRIC = Parameter("metric", "adam", "measure gradients in Adam's preconditioner, or plain")
 _METRIC_PLAIN = Parameter("metric", "plain", "plain, or adam: in Adam's preconditioner")
 

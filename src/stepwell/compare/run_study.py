@@ -36,14 +36,14 @@ def run_study(study: Study, workspace: Workspace, on_start: OnStart, on_event: O
     require_sound(study)
     require_features(study)
     _write_study(study, workspace)
-    _run_base(study, workspace, on_start, on_event)
-    study = _tune(study, workspace, on_start, on_event)
+    run_base(study, workspace, on_start, on_event)
+    study = tune(study, workspace, on_start, on_event)
     _write_study(study, workspace)
     _run(final_trials(study, workspace.out, workspace.records), study, workspace, on_start, on_event)
     return study
 
 
-def _tune(study: Study, workspace: Workspace, on_start: OnStart, on_event: OnEvent) -> Study:
+def tune(study: Study, workspace: Workspace, on_start: OnStart, on_event: OnEvent) -> Study:
     """Short runs until the best learning rate of every method lies inside the grid, or it is wide enough."""
     tried: set[Path] = set()
     while True:
@@ -55,7 +55,7 @@ def _tune(study: Study, workspace: Workspace, on_start: OnStart, on_event: OnEve
         tried |= {trial.folders[0] for trial in new}
 
 
-def _run_base(study: Study, workspace: Workspace, on_start: OnStart, on_event: OnEvent) -> None:
+def run_base(study: Study, workspace: Workspace, on_start: OnStart, on_event: OnEvent) -> None:
     """Train the run that all others start from, if the study has one."""
     base = base_trials(study, workspace.out)
     if not base:

@@ -18,7 +18,7 @@ from stepwell.compare.study import EACH, Study, Tuning
 from stepwell.compare.trials import Trial, how_often, plan_of, started, trial_of
 from stepwell.recipes.run import safe_name
 
-EVALUATIONS = 8
+EVALUATIONS = 4
 """Of a tuning run."""
 
 

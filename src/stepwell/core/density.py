@@ -30,6 +30,11 @@ class Density(ABC):
     def cdf(self, u: Tensor) -> Tensor:
         """The mass [n] below u [n]."""
 
+    def drawn(self, v: Tensor) -> tuple[Tensor, Tensor]:
+        """The u [n] of uniforms v [n], and the density [n] there."""
+        u = self.quantile(v)
+        return u, self.pdf(u)
+
     def masses(self, borders: Tensor) -> Tensor:
         """The mass [K] between rising borders [K + 1]."""
         return self.cdf(borders).diff()
@@ -73,17 +78,22 @@ class Table(Density):
 
     def bin_of(self, u: Tensor) -> Tensor:
         """The index [n] of the bin that holds u [n]."""
-        return torch.searchsorted(self._copy(u).borders[1:-1], u.contiguous(), right=True)
+        return torch.searchsorted(self._copy(u).inner, u.contiguous(), right=True)
 
     def quantile(self, v: Tensor) -> Tensor:
+        return self.drawn(v)[0]
+
+    def drawn(self, v: Tensor) -> tuple[Tensor, Tensor]:
         copy = self._copy(v)
-        index = torch.searchsorted(copy.cumulative[1:], v.contiguous(), right=True)
-        index.clamp_(max=len(copy.heights) - 1)
-        u = copy.borders[index] + (v - copy.cumulative[index]).clamp_(min=0) / copy.heights[index]
-        return torch.minimum(u, copy.ends[index])
+        index = torch.searchsorted(copy.between, v.contiguous(), right=True)
+        # take is several times as fast as an index in brackets.
+        heights = copy.heights.take(index)
+        above = (v - copy.cumulative.take(index)).clamp_(min=0).div_(heights)
+        # A draw never leaves its bin, so the bin's height is the density there.
+        return torch.minimum(above.add_(copy.borders.take(index)), copy.ends.take(index)), heights
 
     def pdf(self, u: Tensor) -> Tensor:
-        return self._copy(u).heights[self.bin_of(u)]
+        return self._copy(u).heights.take(self.bin_of(u))
 
     def cdf(self, u: Tensor) -> Tensor:
         copy, index = self._copy(u), self.bin_of(u)
@@ -96,7 +106,10 @@ class Table(Density):
             borders = not_below(self.borders, u.dtype).to(u.device)
             heights = self.shares / self.borders.diff().to(self.shares)
             ends = torch.nextafter(borders[1:], torch.zeros_like(borders[1:]))
-            self._copies[key] = _Copy(borders, self.cumulative.to(u), heights.to(u), ends)
+            cumulative = self.cumulative.to(u)
+            self._copies[key] = _Copy(
+                borders, borders[1:-1], cumulative, cumulative[1:-1], heights.to(u), ends
+            )
         return self._copies[key]
 
 
@@ -104,7 +117,11 @@ class _Copy(NamedTuple):
     """A table in one dtype on one device."""
 
     borders: Tensor
+    inner: Tensor
+    """The borders between bins."""
     cumulative: Tensor
+    between: Tensor
+    """The mass below each border between bins."""
     heights: Tensor
     ends: Tensor
     """The largest number below each bin's upper border, which rounding might reach."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -92,11 +93,20 @@ def valid_losses(losses: PerExample, feedback: Feedback, learner: object) -> Ten
 
     On an accelerator the check would wait for the device, so such losses are left out and counted instead.
     """
-    finite, u = losses.isfinite(), feedback.u
-    if losses.device.type == "cpu" and not bool(finite.all()):
-        where = ", ".join(f"{time:.4f}" for time in u[~finite][:5].tolist())
+    require_finite(losses, feedback, learner)
+    finite = losses.isfinite()
+    return finite if feedback.counts is None else finite & feedback.counts
+
+
+def require_finite(losses: PerExample, feedback: Feedback, learner: object) -> None:
+    """Refuse losses [B] that are not finite, on the CPU."""
+    # A sum is quick, and finite only if all losses are.
+    if losses.device.type != "cpu" or math.isfinite(float(losses.sum())):
+        return
+    infinite = ~losses.isfinite()
+    if bool(infinite.any()):
+        where = ", ".join(f"{time:.4f}" for time in feedback.u[infinite][:5].tolist())
         raise NonFiniteLoss(
-            f"{int((~finite).sum())} of {len(losses)} losses given to {learner!r} are NaN or infinite, at "
+            f"{int(infinite.sum())} of {len(losses)} losses given to {learner!r} are NaN or infinite, at "
             f"u = {where}. Nothing was learned from this batch: check the learning rate and the data."
         )
-    return finite if feedback.counts is None else finite & feedback.counts

@@ -5,6 +5,7 @@ A spec says what, where in time and at which steps; `stepwell.probes` measures i
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -37,9 +38,21 @@ class ProbeSpec(ABC):
         """Whether to measure at this step: a function of the counter, so that all ranks agree."""
         return (step + 1) % self.every_steps == 0
 
+    def for_batch(self, batch: int) -> Self:
+        """What to measure in a run with this many examples in a batch, over all ranks."""
+        return self
+
     @abstractmethod
     def mapped(self, forward: Callable[[Times], Times]) -> Self:
         """The same measurement after a map of unit time."""
+
+
+FULL_BATCH = 64
+"""From this many examples in a batch on, a gradient probe is as its sampler asks for."""
+FEWEST_IMAGES = 4
+"""In a half: with fewer, a measurement would be mostly what it costs to start one."""
+LARGEST_SHARE = 0.05
+"""The examples of a smaller batch's probes, as a share of those trained on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +71,8 @@ class GradientSpec(ProbeSpec):
     """Whether the difference of the halves is enough: one pass instead of two, and the second half is 0."""
     fast_rounds: int = 1
     """Rounds over all strata that come fast."""
+    follows_batch: tuple[str, ...] = ()
+    """Which of `images` and `every_steps` were left to the batch: a small one gets smaller, rarer probes."""
 
     def __post_init__(self) -> None:
         ProbeSpec.__post_init__(self)
@@ -71,6 +86,16 @@ class GradientSpec(ProbeSpec):
     def strata(self) -> int:
         """How many there are."""
         return len(self.borders) - 1
+
+    def for_batch(self, batch: int) -> Self:
+        if batch >= FULL_BATCH or not self.follows_batch:
+            return self
+        images, every_steps = self.images, self.every_steps
+        if "images" in self.follows_batch:
+            images = min(images, max(FEWEST_IMAGES, images * batch // FULL_BATCH))
+        if "every_steps" in self.follows_batch:
+            every_steps = max(every_steps, math.ceil(2 * images / (LARGEST_SHARE * max(batch, 1))))
+        return replace(self, images=images, every_steps=every_steps, follows_batch=())
 
     def due(self, step: int) -> bool:
         return self._turn(step)[1] == 0

@@ -38,11 +38,11 @@ def stream_key(*parts: int | str) -> int:
 
 def uniforms(key: int, count: int, device: torch.device | str = "cpu") -> Tensor:
     """`count` independent float32 uniforms in (0, 1), both ends excluded."""
-    x = torch.arange(count, device=device).add_(1).mul_(_STEP).add_(key)
+    x = torch.arange(1, count + 1, device=device).mul_(_STEP).add_(key)
     # torch shifts int64 arithmetically; the masks make the shifts logical. Products wrap, as they must.
     x.bitwise_xor_((x >> 30).bitwise_and_((1 << 34) - 1)).mul_(_MIX_1)
     x.bitwise_xor_((x >> 27).bitwise_and_((1 << 37) - 1)).mul_(_MIX_2)
-    x.bitwise_xor_((x >> 31).bitwise_and_((1 << 33) - 1))
+    # The hash ends in x ^ (x >> 31), which leaves the upper 31 bits as they are: the ones that are used.
     top = (x >> (64 - _BITS)).bitwise_and_((1 << _BITS) - 1)
     return top.to(torch.float32).add_(0.5).mul_(2.0**-_BITS)
 

@@ -25,11 +25,10 @@ from stepwell.pacer.gradient_noise import GradientNoise
 from stepwell.samplers.combinators import Stratified
 from stepwell.samplers.loss_curve import LossCurve, even_bins
 from stepwell.samplers.losses import bins_of, output_gradient
+from stepwell.samplers.pending import Pending
 from stepwell.weightings import Weighting
 
 BINS = 64
-TOGETHER = 16
-"""Micro-batches that are taken in together: a sixteenth of the cost."""
 FEWEST_LOSSES = 100
 NOTHING = 0.02
 """A smaller saving is nothing."""
@@ -130,7 +129,7 @@ class Forecaster:
         shares = process.reference.masses(borders).double()
         self._shares = shares / shares.sum()
         self._curve = LossCurve(len(shares))
-        self._pending: list[tuple[PerExample, PerExample]] = []
+        self._pending = Pending("u", "plain")
         self._losses = 0
         self.noise = GradientNoise()
         self.batch = 0
@@ -138,20 +137,18 @@ class Forecaster:
 
     def observe(self, u: PerExample, plain: PerExample, weighting: Weighting) -> None:
         """The plain losses [B] of examples at unit times u [B]."""
-        self._pending.append((u.detach().float(), plain.detach().float()))
+        # A copy: compiled losses may live in memory that the next step writes to.
+        self._pending.add(u.detach().float(), plain.detach().to(torch.float32, copy=True))
         self._losses += len(u)
-        if len(self._pending) >= TOGETHER:
-            self._curve, self._pending = self._with_pending(weighting), []
+        if self._pending.full:
+            self._curve = self._with_pending(weighting)
+            self._pending.clear()
 
     def _with_pending(self, weighting: Weighting) -> LossCurve:
         """The curve of all losses; a copy, so that asking for a forecast changes nothing."""
         curve = copy(self._curve)
         if self._pending:
-            # Those of a checkpoint lie on the CPU.
-            device = self._pending[-1][0].device
-            u, plain = (
-                torch.cat([p.to(device) for p in parts]) for parts in zip(*self._pending, strict=True)
-            )
+            u, plain = self._pending.joined()
             values = output_gradient(plain, plain * weighting(self._process, u))
             curve.add(bins_of(u, self._borders.to(u.device)), values, values.isfinite())
         return curve
@@ -206,17 +203,13 @@ class Forecaster:
 
     def state_dict(self) -> State:
         """What was seen, and the losses that are not taken in yet."""
-        parts = zip(*self._pending, strict=True) if self._pending else ((torch.zeros(0),), (torch.zeros(0),))
-        u, plain = (torch.cat(list(part)) for part in parts)
-        sizes = torch.tensor([len(each) for each, _ in self._pending], dtype=torch.long)
-        pending = {"u": u, "plain": plain, "sizes": sizes}
         noise = {"noise": self.noise.state_dict(), "batch": self.batch}
-        return {"losses": self._losses, **pending, **self._curve.state_dict(), **noise}
+        return {"losses": self._losses, **self._pending.state_dict(), **self._curve.state_dict(), **noise}
 
     def load_state_dict(self, state: State) -> None:
         """Continue where `state_dict` was taken."""
-        self._losses, sizes = int(state["losses"]), state["sizes"].tolist()
-        self._pending = list(zip(state["u"].split(sizes), state["plain"].split(sizes), strict=True))
+        self._losses = int(state["losses"])
+        self._pending.load_state_dict(state)
         self._curve.load_state_dict(state)
         if "noise" in state:  # not in checkpoints of before it was measured
             self.noise.load_state_dict(state["noise"])

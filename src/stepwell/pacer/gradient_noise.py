@@ -2,9 +2,9 @@
 
 An update's gradient is the mean gradient G plus noise, which falls with the batch. B_crit = tr Cov / |G|^2,
 with tr Cov the variance of one example's gradient, is the batch at which both are equal (McCandlish et al.
-2018, Eq. 2.8), here in the metric of Adam's preconditioner. It depends on the weights it is measured at: small
-batches and large learning rates displace them at random, and most of |G|^2 there only leads back. Averaged
-weights are nearly free of that: at batch 4 they gave 110, the last ones 13 (benchmarks/LOG.md).
+2018, Eq. 2.8), here in the metric of Adam's preconditioner. It depends on the weights it is measured at:
+small batches and large learning rates displace them at random, and most of |G|^2 there only leads back.
+Averaged weights are nearly free of that: at batch 4 they gave 110, the last ones 13 (benchmarks/LOG.md).
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class GradientNoise:
         each = len(context.x0) // LEAST_EXAMPLES
         if not each:
             raise InvalidParameter(
-                f"the gradient's noise is measured on {LEAST_EXAMPLES} examples or more, two in each of {STRATA} "
-                f"strata of time, not on {len(context.x0)}: give measure a larger x0."
+                f"the gradient's noise is measured on {LEAST_EXAMPLES} examples or more, two in each of "
+                f"{STRATA} strata of time, not on {len(context.x0)}: give measure a larger x0."
             )
         spec = strata_spec(context.setup.process, STRATA, 1, each * context.group.world, None, "adam")
         seed = stream_key(context.tick.seed, f"gradient noise {self._count}")

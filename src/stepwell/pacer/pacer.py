@@ -230,7 +230,7 @@ class Pacer:
         """Everything that the next draw depends on, beside a tick of the host's, and the metrics."""
         return {
             "sampler": self.sampler.state_dict(),
-            "probe": self._probe_loop.probe.state_dict(),
+            "probe": self._probe_loop.state_dict(),
             "metrics": {name: value.clone() for name, value in self.metrics.items()},
             "counter": self._counter.state_dict(),
             "forecast": self._forecaster.state_dict(),
@@ -239,7 +239,7 @@ class Pacer:
     def load_state_dict(self, state: State) -> None:
         """Continue where `state_dict` was taken."""
         self.sampler.load_state_dict(state["sampler"])
-        self._probe_loop.probe.load_state_dict(state["probe"])
+        self._probe_loop.load_state_dict(state["probe"])
         self.metrics = {name: value.clone() for name, value in state.get("metrics", {}).items()}
         if "forecast" in state:
             self._forecaster.load_state_dict(state["forecast"])

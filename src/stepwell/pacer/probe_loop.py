@@ -17,7 +17,7 @@ from stepwell.core.probe import ProbeSpec
 from stepwell.core.process import NoiseProcess, agree
 from stepwell.core.ranks import WorkerGroup
 from stepwell.core.sampler import TimestepSampler
-from stepwell.core.tensors import PerExample
+from stepwell.core.tensors import PerExample, State
 from stepwell.core.tick import Tick
 from stepwell.pacer.attach import JoinedOptimizers, unwrap_optimizer
 from stepwell.pacer.input_check import LoopCheck, ProbeCheck
@@ -50,6 +50,8 @@ class ProbeLoop:
         self._setup: ProbeSetup | None = None
         self._context: ProbeContext | None = None
         self._due: ProbeSpec | None = None
+        self._batch: int | None = None
+        """Examples in the first micro-batch of all ranks: how much is measured depends on it."""
         if loss_at is None and sampler.probe is None:
             return
         if loss_at is None:
@@ -83,7 +85,9 @@ class ProbeLoop:
             return
         self._context = self.context(x0, tick, condition, group)
         self.remember_autocast(x0)
-        self.probe.add_batch(x0, condition, self.sampler.probe, group.world)
+        if self._batch is None:
+            self._batch = _over_ranks(x0, group)
+        self.probe.add_batch(x0, condition, self._spec(), group.world)
 
     def context(self, x0: Tensor, tick: Tick, condition: Any, group: WorkerGroup) -> ProbeContext:
         """What a measurement on examples x0 [B, ...] needs."""
@@ -103,6 +107,11 @@ class ProbeLoop:
             )
         return ProbeContext(tick, x0, condition, group, self._setup)
 
+    def _spec(self) -> ProbeSpec | None:
+        """What the sampler asks for, at this run's batch."""
+        spec = self.sampler.probe
+        return spec if spec is None or self._batch is None else spec.for_batch(self._batch)
+
     def remember_autocast(self, tensor: Tensor) -> None:
         """Called where the host's autocast may be on: optimizers are often stepped outside of it."""
         if self._loss is not None:
@@ -111,7 +120,7 @@ class ProbeLoop:
     def before(self, tick: Tick) -> None:
         """The optimizer is about to step."""
         self.loop_check.cancel()
-        spec = self.sampler.probe
+        spec = self._spec()
         self._due = spec if spec is not None and spec.due(tick.step) else None
         if self._due is not None and self._context is not None:
             self.probe.before(self._context, self._due)
@@ -125,6 +134,24 @@ class ProbeLoop:
     def release_batch(self) -> None:
         """Free the micro-batch."""
         self._context = None
+
+    def state_dict(self) -> State:
+        """The probe's, and the batch that it is made for."""
+        batch = {} if self._batch is None else {"batch": self._batch}
+        return {**self.probe.state_dict(), **batch}
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue where `state_dict` was taken; states without a batch take that of the next draw."""
+        self.probe.load_state_dict(state)
+        self._batch = state.get("batch")
+
+
+def _over_ranks(x0: Tensor, group: WorkerGroup) -> int:
+    """The examples of all ranks, the same number on each: their batches may differ."""
+    if group.world == 1:
+        return len(x0)
+    # Reading it waits for the device, once in a run.
+    return round(float(group.mean(torch.tensor(float(len(x0)), device=x0.device))) * group.world)
 
 
 class ProbeLoss:

@@ -14,7 +14,7 @@ from stepwell.core.ranks import WorkerGroup
 from stepwell.core.sampler import Draw, State, TimestepSampler
 from stepwell.core.tensors import PerExample
 from stepwell.core.tick import Tick
-from stepwell.weightings import Weighting
+from stepwell.weightings import Unweighted, Weighting
 
 MAX_MICRO_BATCHES = 1024
 """Micro-batches without an update: the limit before a missing attach is reported."""
@@ -120,13 +120,14 @@ class Window:
         """What this rank reports of the update; losses are NaN if the host observed none."""
         self.require_losses("after_update")
         assert self.tick is not None
-        u = torch.cat([draw.u for draw in self._draws])
+        u = self._draws[0].u if len(self._draws) == 1 else torch.cat([draw.u for draw in self._draws])
         complete = len(self._losses) == len(self._draws)
         plain = torch.cat(self._losses).to(u.dtype) if complete else torch.full_like(u, torch.nan)
-        weighted = plain * weighting(process, u)
+        weighted = plain if isinstance(weighting, Unweighted) else plain * weighting(process, u)
         return Feedback(self.tick, u, plain, weighted, self._draws[-1].action, signal)
 
     def effective_share(self) -> Tensor:
         """Kish's effective sample size under the corrections, as a share of the draws."""
-        correction = torch.cat([draw.correction for draw in self._draws])
+        corrections = [draw.correction for draw in self._draws]
+        correction = corrections[0] if len(corrections) == 1 else torch.cat(corrections)
         return correction.mean().square() / correction.square().mean()

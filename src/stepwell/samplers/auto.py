@@ -14,16 +14,20 @@ from torch import Tensor
 from stepwell.core import require
 from stepwell.core.allocation import neyman_masses, variance_left
 from stepwell.core.density import Density, Table, not_below, tilted
-from stepwell.core.feedback import Feedback, valid_losses
+from stepwell.core.feedback import Feedback, require_finite
 from stepwell.core.process import NoiseProcess
 from stepwell.core.sampler import Metrics, State, TimestepSampler
 from stepwell.core.tensors import precise
 from stepwell.samplers.loss_curve import LossCurve, even_bins
 from stepwell.samplers.losses import bins_of, output_gradient
 from stepwell.samplers.one_density import Learner, fingerprint
+from stepwell.samplers.pending import Pending
 
 OFTEN = 1.05
-"""The density is made anew whenever so many times as many losses were seen as when it was made last."""
+"""The density is made anew whenever so many times as many losses were seen as when it was made last.
+
+Until then losses wait, at most 16 updates: early in training every batch counts at once.
+"""
 
 
 def auto(
@@ -57,22 +61,35 @@ class Auto(Learner):
         self._quantiles = torch.cat([shares.new_zeros(1), shares.cumsum(0)]) / shares.sum()
         self._masses = self._shares.clone()
         self._curve = LossCurve(len(shares))
+        self._pending = Pending("u", "plain", "weighted")
         self._seen = self._made_at = 0
         """Losses given so far, and when the density was made."""
 
     def learn(self, feedback: Feedback) -> Metrics:
-        plain = feedback.plain.detach().float()
-        valid = valid_losses(plain, feedback, self)
-        values = output_gradient(plain, feedback.weighted.detach().float())
-        valid = valid & values.isfinite()
-        self._move(values.device)
-        self._curve.add(bins_of(feedback.u, self._borders), values, valid)
-        self._seen += len(values)
-        metrics: dict[str, Tensor] = {"losses_left_out": (~valid).sum()}
-        if self._seen >= OFTEN * self._made_at:
+        plain, weighted = feedback.plain.detach().float(), feedback.weighted.detach().float()
+        require_finite(plain, feedback, self)
+        if feedback.counts is not None:
+            plain = torch.where(feedback.counts, plain, torch.nan)
+        self._pending.add(feedback.u.detach(), plain, weighted)
+        self._seen += len(plain)
+        grown = self._seen >= OFTEN * self._made_at
+        metrics: dict[str, Tensor] = {}
+        if grown or self._pending.full:
+            metrics["losses_left_out"] = self._take_in()
+        if grown:
             self._made_at = self._seen
             metrics["variance_ratio"] = self._allocate()
         return metrics
+
+    def _take_in(self) -> Tensor:
+        """All pending losses go into the curve; returns how many of them cannot be used."""
+        u, plain, weighted = self._pending.joined()
+        self._pending.clear()
+        values = output_gradient(plain, weighted)
+        valid = values.isfinite()
+        self._move(values.device)
+        self._curve.add(bins_of(u, self._borders), values, valid)
+        return (~valid).sum()
 
     def _move(self, device: torch.device) -> None:
         super()._move(device)
@@ -89,6 +106,9 @@ class Auto(Learner):
         return torch.where(pays, left, 1.0)
 
     def _build(self) -> Density:
+        # On an accelerator the check would wait for the device, and small operations cost no time there.
+        if self._masses.device.type == "cpu" and torch.equal(self._masses, self._shares):
+            return self._reference
         return tilted(self._reference, Table(self._quantiles, self._masses))
 
     def support(self, u: Tensor) -> Tensor:
@@ -96,9 +116,10 @@ class Auto(Learner):
 
     def state_dict(self) -> State:
         counts = {"seen": self._seen, "made_at": self._made_at}
-        return {**super().state_dict(), **self._curve.state_dict(), **counts}
+        return {**super().state_dict(), **self._curve.state_dict(), **self._pending.state_dict(), **counts}
 
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
         self._curve.load_state_dict(state)
+        self._pending.load_state_dict(state)
         self._seen, self._made_at = int(state["seen"]), int(state["made_at"])

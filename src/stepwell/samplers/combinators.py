@@ -240,21 +240,28 @@ class Stratified(Wrapped):
         super().__init__(sampler, "stratified")
         self.reference = sampler.reference
 
+    def draw(self, x0: Tensor, tick: Tick) -> Draw:
+        # Without the independent uniforms, which nothing would use.
+        return self.sampler.from_uniform(_strata(len(x0), x0.device, tick), x0, tick)
+
     def from_uniform(self, v: PerExample, x0: Tensor, tick: Tick) -> Draw:
-        return self.sampler.from_uniform(_strata(v, tick), x0, tick)
+        return self.sampler.from_uniform(_strata(len(v), v.device, tick).to(v), x0, tick)
 
 
-def _strata(v: PerExample, tick: Tick) -> PerExample:
-    """Uniforms [B] like v, one in each of this rank's strata."""
-    count = len(v) * tick.world
-    if count == 0:
-        return v
-    first = tick.shared().key("first stratum") % count
-    index = (torch.arange(len(v), device=v.device) * tick.world + tick.rank + first) % count
+def _strata(examples: int, device: torch.device, tick: Tick) -> PerExample:
+    """Uniforms [B], one in each of this rank's strata."""
+    count = examples * tick.world
     # All micro-batches of a step start from the same point of each stratum.
-    offset = replace(tick, micro=0).uniform("strata", len(v), v.device).to(precise(v))
-    offset = (offset + _GOLDEN * tick.micro) % 1
-    return ((index + offset) / count).to(v).clamp(2**-24, 1 - 2**-24)
+    start = replace(tick, micro=0) if tick.micro else tick
+    offset = start.uniform("strata", examples, device)
+    if count == 0:
+        return offset
+    place = tick.rank + tick.shared().key("first stratum") % count
+    exact = precise(offset)
+    index = torch.arange(place, place + count, tick.world, device=device, dtype=exact).remainder_(count)
+    if tick.micro:
+        offset = (offset.to(exact) + _GOLDEN * tick.micro) % 1
+    return index.add_(offset).div_(count).float().clamp_(2**-24, 1 - 2**-24)
 
 
 _CHECKED_POINTS = 4096
@@ -281,6 +288,14 @@ class Unbiased(Wrapped):
         super().__init__(sampler, "unbiased")
         self._objective = self.reference = reference
 
+    def draw(self, x0: Tensor, tick: Tick) -> Draw:
+        return self._corrected(self.sampler.draw(x0, tick))
+
     def from_uniform(self, v: PerExample, x0: Tensor, tick: Tick) -> Draw:
-        drawn = self.sampler.from_uniform(v, x0, tick)
-        return replace(drawn, correction=self._objective.pdf(drawn.u) * (-drawn.log_prob).exp())
+        return self._corrected(self.sampler.from_uniform(v, x0, tick))
+
+    def _corrected(self, drawn: Draw) -> Draw:
+        correction = (-drawn.log_prob).exp()
+        if not isinstance(self._objective, Uniform):
+            correction = self._objective.pdf(drawn.u) * correction
+        return Draw(drawn.u, drawn.log_prob, correction, drawn.action)

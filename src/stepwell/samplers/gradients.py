@@ -35,8 +35,8 @@ from stepwell.samplers.one_density import Learner, fingerprint
 def neyman(
     process: NoiseProcess,
     strata: int = 20,
-    every_steps: int = 16,
-    images: int = 16,
+    every_steps: int | None = None,
+    images: int | None = None,
     decay: float = 0.7,
     floor: float = 0.2,
     metric: str = "adam",
@@ -54,8 +54,8 @@ def neyman(
 def gradient_variance(
     process: NoiseProcess,
     strata: int = 20,
-    every_steps: int = 16,
-    images: int = 16,
+    every_steps: int | None = None,
+    images: int | None = None,
     decay: float = 0.7,
     floor: float = 0.0,
     metric: str = "plain",
@@ -69,28 +69,45 @@ def gradient_variance(
 def alignment(
     process: NoiseProcess,
     strata: int = 20,
-    every_steps: int = 24,
-    images: int = 16,
+    every_steps: int | None = None,
+    images: int | None = None,
     decay: float = 0.7,
     floor: float = 0.2,
     target: str = "vlb",
     metric: str = "adam",
 ) -> TimestepSampler:
     """p in proportion to how much an update on each stratum lowers the target, to first order."""
-    spec = strata_spec(process, strata, every_steps, images, target, metric)
+    spec = strata_spec(process, strata, every_steps, images, target, metric, usual_steps=24)
     sampler = Alignment("alignment", process.reference, spec, decay)
     return mix_reference(sampler, process.reference, floor, "floor")
 
 
 def strata_spec(
-    process: NoiseProcess, strata: int, every_steps: int, images: int, target: str | None, metric: str
+    process: NoiseProcess,
+    strata: int,
+    every_steps: int | None,
+    images: int | None,
+    target: str | None,
+    metric: str,
+    usual_steps: int = 16,
 ) -> GradientSpec:
-    """Strata that the reference density draws equally often: of equal width if it is uniform."""
+    """Strata that the reference density draws equally often: of equal width if it is uniform.
+
+    None: `usual_steps` and 16 images, or what suits a small batch.
+    """
     require.count("strata", strata, least=2)
     require.one_of("metric", metric, ("adam", "plain"))
     inner = process.reference.quantile(edges(strata)[1:-1])
     borders = (0.0, *inner.tolist(), 1.0)
-    return GradientSpec(every_steps, target, borders, images, preconditioned=metric == "adam")
+    given = {"every_steps": every_steps, "images": images}
+    return GradientSpec(
+        usual_steps if every_steps is None else every_steps,
+        target,
+        borders,
+        16 if images is None else images,
+        preconditioned=metric == "adam",
+        follows_batch=tuple(name for name, value in given.items() if value is None),
+    )
 
 
 class Strata(Learner):

@@ -29,8 +29,8 @@ class OneDensity(TimestepSampler):
         return self.label
 
     def from_uniform(self, v: PerExample, x0: Tensor, tick: Tick) -> Draw:
-        u = self.current.quantile(v)
-        return Draw(u, self.current.pdf(u).log(), torch.ones_like(u))
+        u, density = self.current.drawn(v)
+        return Draw(u, density.log(), torch.ones_like(u))
 
     def density(self, u: Tensor, x0: Tensor | None = None) -> Tensor:
         return self.current.pdf(u)

@@ -108,7 +108,8 @@ def _stepped(plan: Plan, batch: int, data: DataSet) -> Stepped:
     from stepwell.recipes.training import accelerator_of, training_of
 
     sized = plan.with_settings(batch=batch)
-    return stepped(training_of(Experiment(sized, data, network_of(sized, data)), accelerator_of(plan.recipe)))
+    training = training_of(Experiment(sized, data, network_of(sized, data)), accelerator_of(plan.recipe))
+    return stepped(training, batch)
 
 
 def _published(plan: Plan, batch: int) -> dict[str, float]:
