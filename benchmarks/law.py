@@ -1,12 +1,12 @@
-"""The law of images: what a pilot of the baseline predicts that `auto` and `neyman` save, and what they did save.
+"""The law of images: what a pilot of the baseline predicts that other draws save, and what they did save.
 
     python benchmarks/law.py predict linear-4 flow-4     tune, train a pilot, write the prediction
     python benchmarks/law.py run linear-4 flow-4         the final seeds, once the prediction is committed
     python benchmarks/law.py table                       the record and the picture, from what is there
 
 With rho the share of the gradient's variance that the best draws leave and x = critical batch / batch, images
-needed over the reference's are (1 + rho x) / (1 + x). The pilot is one run of the reference alone, with a seed
-that no other run has. LoRA's workloads are lora-linear-4, lora-flow-1 and so on.
+needed over the reference's are (1 + rho x) / (1 + x). The pilot is one run of the reference alone, with a
+seed that no other run has. LoRA's workloads are lora-linear-4, lora-flow-1 and so on.
 """
 
 from __future__ import annotations
@@ -15,17 +15,22 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from results import HERE
+from results import HERE, keep
+from results import main as rewrite_results
 
 from stepwell.cli.progress import StudyProgress
+from stepwell.compare.judgement import Judgement
 from stepwell.compare.pool import cores
-from stepwell.compare.run_study import Workspace, run_base, run_study, tune
+from stepwell.compare.run_study import Workspace, outcomes, run_base, run_study, tune
 from stepwell.compare.study import Study, load_study
+from stepwell.compare.summary import judgements_of
 from stepwell.compare.trials import plan_of, started
+from stepwell.runs.metrics import FRECHET
 
 PREDICTIONS = HERE / "records" / "law" / "predictions.json"
 PILOT_SEED = 200
@@ -148,9 +153,159 @@ def run(workload: str) -> None:
     run_study(study, places, progress.begin, progress.on_event)
 
 
+@dataclass(frozen=True)
+class Point:
+    """One method on one workload: predicted and measured."""
+
+    workload: str
+    predicted: dict[str, Any]
+    judgement: Judgement
+
+    @property
+    def row(self) -> list[str]:
+        """Its row of the table."""
+        told, found = self.predicted, self.judgement
+        distance = found.scores[FRECHET.key]
+        first = told["pilot"][0]["critical_batch"], told["pilot"][-1]["critical_batch"]
+        return [
+            self.workload,
+            found.method,
+            f"{told['pilot'][-1]['rho']:.2f}",
+            " to ".join(f"{batch:.0f}" for batch in first),
+            f"{told['same_loss']:.2f}",
+            f"{told['same_loss_at_last_weights']:.2f}",
+            str(found.images),
+            f"{told['to_end']:.2f}",
+            str(found.images_to_end),
+            f"{found.end}, at most {found.end.worst:.3f}",
+            f"{distance}, at most {distance.worst:.2f}",
+            str(found.images.seeds),
+        ]
+
+
+COLUMNS = [
+    "workload",
+    "method",
+    "rho",
+    "critical batch, first to last quarter",
+    "predicted, averaged weights",
+    "predicted, last weights",
+    "images for same loss",
+    "predicted to end",
+    "images to reference's end",
+    "final loss",
+    "distance",
+    "seeds",
+]
+
+
+def points() -> list[Point]:
+    """What was predicted and has been measured."""
+    told = json.loads(PREDICTIONS.read_text())
+    found = []
+    for workload, predicted in told.items():
+        study, places = study_of(workload)
+        # The rates are those of the prediction, whatever is tuned later.
+        study = started(replace(study, rates=predicted["rates"]), places.out)
+        judgements = judgements_of(outcomes(study, places), study)
+        found += [Point(workload, predicted, judgement) for judgement in judgements]
+    return found
+
+
+def agreement(pairs: list[tuple[float, float]]) -> tuple[float, float]:
+    """Spearman's rank correlation and the root mean square error of (predicted, measured)."""
+    ranks = [_ranks(list(side)) for side in zip(*pairs, strict=True)]
+    error = math.sqrt(sum((one - other) ** 2 for one, other in pairs) / len(pairs))
+    return _correlation(*ranks), error
+
+
+def _ranks(values: list[float]) -> list[float]:
+    order = sorted(values)
+    return [order.index(value) + (order.count(value) - 1) / 2 for value in values]
+
+
+def _correlation(one: list[float], other: list[float]) -> float:
+    first, second = ([value - sum(side) / len(side) for value in side] for side in (one, other))
+    product = sum(a * b for a, b in zip(first, second, strict=True))
+    return product / math.sqrt(sum(a * a for a in first) * sum(b * b for b in second))
+
+
+def table() -> None:
+    """The record of all points, and the picture."""
+    found = points()
+    known = [point for point in found if not point.judgement.images.missed]
+    sentences = []
+    for title, key in (("averaged", "same_loss"), ("last", "same_loss_at_last_weights")):
+        pairs = [(point.predicted[key], point.judgement.images.mean) for point in known]
+        correlation, error = agreement(pairs)
+        sentences.append(
+            f"Predicted at the {title} weights: rank correlation {correlation:.2f} and root mean square "
+            f"error {error:.3f} over {len(pairs)} points."
+        )
+    made_in = outcomes_environment(found)
+    rows = [point.row for point in found]
+    title, how = "The law of images: predicted and measured", " ".join([HOW, *sentences])
+    keep("law", title, how, COLUMNS, rows, made_in, COMMAND)
+    picture(known)
+    rewrite_results()
+    print("\n".join(" | ".join(row) for row in rows))
+    print("\n".join(sentences))
+
+
+COMMAND = "python benchmarks/law.py table"
+HOW = (
+    "`stepwell compare law` and `law-lora` (tiny U-Net, fashion16, eight paired seeds, learning rates tuned "
+    "for each method alike): images for the same held-out loss over the reference's, images to its end, the "
+    "final loss and the Fréchet distance (500 images) with one-sided 95 % bounds. Predictions are of one run "
+    "of the reference with another seed, committed before the first of these runs: (1 + rho x) / (1 + x) with "
+    "rho and the critical batch measured in the middle of each quarter of training, by the gradients in "
+    "Adam's metric at the averaged weights, or at the last ones."
+)
+
+
+def outcomes_environment(found: list[Point]) -> dict[str, Any]:
+    """The machine and commit of the runs."""
+    study, places = study_of(found[0].workload)
+    study = replace(study, rates=found[0].predicted["rates"])
+    return outcomes(started(study, places.out), places)[0].environment
+
+
+def picture(known: list[Point]) -> None:
+    """docs/law.png: predicted against measured, with intervals."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    colours = {"linear": "#1f6fb4", "flow": "#d1495b", "edm": "#3a9d5d"}
+    figure, axes = plt.subplots(figsize=(6.4, 5.2), dpi=150)
+    axes.plot([0.4, 1.15], [0.4, 1.15], color="#999999", linewidth=1, zorder=1)
+    axes.axhline(1, color="#dddddd", linewidth=1, zorder=0)
+    for point in known:
+        process = next(name for name in colours if name in point.workload)
+        ratio, x = point.judgement.images, point.predicted["same_loss"]
+        lora = point.workload.startswith("lora")
+        marker = ("^" if lora else "o") if point.judgement.method == "auto" else ("v" if lora else "s")
+        error = [[ratio.mean - ratio.low], [ratio.high - ratio.mean]]
+        axes.errorbar(
+            x, ratio.mean, yerr=error, color=colours[process], marker=marker, markersize=6, capsize=2
+        )
+        label = f" {'LoRA ' if lora else ''}{point.workload.rpartition('-')[2]}"
+        axes.annotate(label, (x, ratio.mean), fontsize=8, va="center", color=colours[process])
+    for name, colour in colours.items():
+        axes.plot([], [], "o", color=colour, label=name)
+    axes.legend(frameon=False, loc="lower right", title="labels: batch size")
+    axes.set(xlabel="images predicted from one run of the reference", ylabel="images measured, 8 seeds, 95 %")
+    axes.set_title("Images for the same loss over the reference's", fontsize=11)
+    figure.tight_layout()
+    figure.savefig(HERE.parent / "docs" / "law.png")
+
+
 def main() -> None:
     """One stage for some workloads."""
     stage, workloads = sys.argv[1], [word for word in sys.argv[2:] if "=" not in word]
+    if stage == "table":
+        table()
     for workload in workloads:
         {"predict": predict, "run": run}[stage](workload)
 
