@@ -99,14 +99,16 @@ def loop_settings(experiment: Experiment, world: int, inexact: bool = False) -> 
     )
 
 
-MEASURED_EXAMPLES = 128
-"""Of each rank, per measurement of the gradient's noise: 16 backward passes of 8."""
+PASS_EXAMPLES = 8
+"""Examples of one backward pass of a measurement of the gradient's noise, unless the batch is smaller."""
 
 
 def measurement_of(experiment: Experiment, training: Training) -> Callable[[int], None]:
     """Measures the gradient's noise at a step on training images, as the loop does with its evaluations."""
     source, seed = experiment.data.train, stream_key(experiment.recipe.seed, "gradient noise")
-    batches = Batches(source, min(MEASURED_EXAMPLES, len(source)), seed)
+    # Never more at once than a training step: memory was planned for that.
+    count = LEAST_EXAMPLES * min(PASS_EXAMPLES, experiment.recipe.batch)
+    batches = Batches(source, min(count, len(source)), seed)
     rank, world = training.accelerator.process_index, training.accelerator.num_processes
 
     def measure(step: int) -> None:
