@@ -43,9 +43,10 @@ def run_trials(trials: Sequence[Trial], effort: dict[str, int], workers: int) ->
 
     Closing the iterator stops the runs: they save, and continue when they are started again.
     """
-    # A fork server imports torch and diffusers once, for all trials.
+    # A fork server imports torch, diffusers and peft, which take seconds, once for all trials.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["stepwell.recipes.score", "stepwell.recipes.run"])
+    adapters = ["peft"] if any(trial.recipe.lora for trial in trials) else []
+    context.set_forkserver_preload(["stepwell.recipes.score", "stepwell.recipes.run", *adapters])
     waiting: queue.SimpleQueue[Trial] = queue.SimpleQueue()
     for trial in trials:
         waiting.put(trial)
