@@ -1,0 +1,175 @@
+"""Does a gain last? The study `long`, with losses and distances at four times of its training.
+
+    python benchmarks/long.py run methods=reference,auto workloads=linear,linear-shorter
+    python benchmarks/long.py table                 the record, from what is there
+
+Every run leaves a thin record, and one of the distances at its checkpoints (2,000 images each).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from results import HERE, keep
+from results import main as rewrite_results
+
+from stepwell.cli.progress import StudyProgress
+from stepwell.compare.curves import final, reached
+from stepwell.compare.pool import Event, cores
+from stepwell.compare.results import Outcome
+from stepwell.compare.run_study import Workspace, outcomes, run_study
+from stepwell.compare.stats import Ratio, paired
+from stepwell.compare.study import Study, load_study
+from stepwell.runs.metrics import FRECHET, loss
+
+RECORDS = HERE / "records" / "runs-long"
+DISTANCES = HERE / "records" / "long"
+QUARTERS = 4
+SHORTER = "linear-shorter"
+SIMPLE = loss("simple").key
+
+
+def study_of(words: list[str]) -> tuple[Study, Workspace]:
+    """The study as the words change it, and where its runs are."""
+    return load_study("long", words), Workspace(Path("runs/results/long"), RECORDS, cores())
+
+
+def run(words: list[str]) -> None:
+    """Train what is missing; measure distances at every kept checkpoint of a run when it ends."""
+    study, places = study_of([word for word in words if not word.startswith("workers=")])
+    workers = [int(word.partition("=")[2]) for word in words if word.startswith("workers=")]
+    places.workers = (workers or [cores()])[0]
+    progress = StudyProgress()
+
+    def ended(event: Event) -> None:
+        progress.on_event(event)
+        if event.kind == "done":
+            keep_distances(event.trial.workload, event.trial.folders[0], study.effort)
+
+    run_study(study, places, progress.begin, ended)
+
+
+def keep_distances(workload: str, folder: Path, effort: dict[str, int]) -> None:
+    """The Fréchet distance of a run after each quarter of its steps."""
+    import torch
+
+    from stepwell.recipes.experiment import trained
+    from stepwell.recipes.score import Effort, score
+    from stepwell.train.checkpoint import steps
+
+    torch.set_num_threads(1)
+    place = DISTANCES / f"{workload}-{folder.parent.name}-{folder.name}.json"
+    if place.exists():
+        return
+    kept = sorted(steps(folder / "checkpoints"))
+    told = Effort(**{**effort, "bits_images": 1, "bits_timesteps": 1})
+    distances = {step: FRECHET.read(score(trained(folder, step=step), told)) for step in kept}
+    DISTANCES.mkdir(parents=True, exist_ok=True)
+    place.write_text(json.dumps(distances) + "\n")
+
+
+def distance_at(outcome: Outcome, workload: str, quarter: int) -> float:
+    """Of a run after some quarters of its steps; NaN if it was not measured."""
+    place = DISTANCES / f"{workload}-{outcome.path.parent.name}-{outcome.path.name}.json"
+    distances = json.loads(place.read_text()) if place.exists() else {}
+    return float(distances.get(str(round(outcome.recipe.steps * quarter / QUARTERS)), "nan"))
+
+
+def loss_at(outcome: Outcome, step: float) -> float:
+    """The held-out loss at the last evaluation that is not after a step."""
+    return float([r[SIMPLE] for r in outcome.evaluations if r["step"] <= step][-1])
+
+
+def rows_of(workload: str, method: str, own: dict[int, Outcome], base: dict[int, Outcome]) -> list[list[str]]:
+    """One row after each quarter of training: losses, images to the reference's loss there, distances."""
+    rows = []
+    seeds = sorted(own.keys() & base.keys())
+    for quarter in range(1, QUARTERS + 1):
+        ends, images, distances = list[float](), list[float](), list[float]()
+        for seed in seeds:
+            one, other = own[seed], base[seed]
+            step = other.recipe.steps * quarter / QUARTERS
+            target = loss_at(other, step)
+            ends.append(loss_at(one, step) / target)
+            images.append(reached(one, SIMPLE, target, "images") / (step * other.recipe.batch))
+            distances.append(distance_at(one, workload, quarter) / distance_at(other, workload, quarter))
+        cells: list[Ratio] = [paired(ends), paired(images), paired(distances, "not measured")]
+        share = f"{quarter}/{QUARTERS}"
+        rows.append([workload, method, share, str(len(seeds)), *(_three(cell) for cell in cells)])
+    return rows
+
+
+def _three(ratio: Ratio) -> str:
+    """With three decimals: late in training curves are close."""
+    if ratio.missed or ratio.seeds < 2:
+        return str(ratio)
+    return f"{ratio.mean:.3f} ({ratio.low:.3f} to {ratio.high:.3f}), at most {ratio.worst:.3f}"
+
+
+def table() -> None:
+    """What is there, as a record."""
+    study, places = study_of([])
+    by: dict[str, dict[str, dict[int, Outcome]]] = {}
+    for outcome in outcomes(study, places):
+        workload = outcome.path.parent.parent.name
+        by.setdefault(workload, {}).setdefault(outcome.method, {})[outcome.seed] = outcome
+    rows: list[list[str]] = []
+    made_in: dict[str, Any] = {}
+    for workload, methods in by.items():
+        base = methods.get(study.baseline)
+        if base is None:
+            continue
+        made_in = next(iter(base.values())).environment
+        for method, own in methods.items():
+            if method != study.baseline:
+                rows += rows_of(workload, method, own, base)
+    shorter = by.get(SHORTER, {}).get("auto", {})
+    base = by["linear"][study.baseline]
+    seeds = sorted(shorter.keys() & base.keys())
+    if seeds:
+        ends = paired([final(shorter[seed], SIMPLE) / final(base[seed], SIMPLE) for seed in seeds])
+        steps = next(iter(shorter.values())).recipe.steps
+        share = steps / next(iter(base.values())).recipe.steps
+        rows.append(
+            [
+                SHORTER,
+                "auto",
+                f"end of {share:.2f} of the steps",
+                str(len(seeds)),
+                _three(ends),
+                f"{share:.2f}",
+                "",
+            ]
+        )
+    last = [final(run, SIMPLE) / loss_at(run, 0.9 * run.recipe.steps) for run in base.values()]
+    how = f"{HOW} Over its last tenth the reference on linear goes from 1 to {paired(last).mean:.4f}."
+    columns = ["workload", "method", "after", "seeds", "loss over the reference's there"]
+    columns += ["images to the reference's loss there", "distance over the reference's there"]
+    keep("long", "long: does the gain last?", how, columns, rows, made_in, "python benchmarks/long.py table")
+    rewrite_results()
+    print("\n".join(" | ".join(row) for row in rows))
+
+
+HOW = (
+    "`stepwell compare long`: tiny U-Net, fashion16, batch 64, cosine decay of the learning rate to 0, every "
+    "method at the rate 0.016 that short runs (1,000 steps, seeds 100 and 101, 0.002 to 0.032) chose for the "
+    "reference alone. Ratios of paired seeds with 95 % intervals and one-sided 95 % bounds, after each "
+    "quarter of training; Fréchet distances of 2,000 images. With a decay, a curve falls at its end whatever the "
+    f"method: images to the same loss inside one run say too little, so `{SHORTER}` trains `auto` with fewer "
+    "steps and its own decay, and is compared with the end of the reference's full run."
+)
+
+
+def main() -> None:
+    """One stage."""
+    if sys.argv[1] == "table":
+        table()
+    else:
+        run(sys.argv[2:])
+
+
+if __name__ == "__main__":
+    main()
