@@ -157,8 +157,8 @@ HOW = (
     "`stepwell compare long`: tiny U-Net, fashion16, batch 64, cosine decay of the learning rate to 0, every "
     "method at the rate 0.008: short runs of the reference alone (1,000 steps, seeds 100 and 101, 0.002 to "
     "0.032) ended at 0.0437 with 0.008, 0.0436 with 0.016, and diverged with 0.032. Ratios of paired seeds "
-    "with 95 % intervals and one-sided 95 % bounds, after each quarter of training; Fréchet distances of 2000 "
-    "images. With a decay every curve falls at its end: images to the same loss inside one run say too "
+    "with 95 % intervals and one-sided 95 % bounds, after each quarter of training; Fréchet distances of "
+    "2,000 images. With a decay every curve falls at its end: images to the same loss inside one run say too "
     f"little. So `{SHORTER}` trains `auto` with fewer steps and a decay of its own, and is compared with the "
     "end of the reference's full run."
 )
