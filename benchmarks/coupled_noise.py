@@ -37,8 +37,8 @@ TITLE = "Opposite noise for neighbours in time: what it leaves of the gradient's
 HOW = (
     f"benchmarks/coupled_noise.py: `tiny`, {STEPS} steps at batch 64, learning rate 4e-3, draws from the "
     "reference; then in Adam's metric, over independent noise, with jackknife intervals of 95 %. At the same "
-    "time: pairs at the middles of eight parts of time that the reference draws equally often, weighted by their variance; in a "
-    "stratified batch: its neighbours in time."
+    "time: pairs at the middles of eight parts of time that the reference draws equally often, weighted by "
+    "their variance; in a stratified batch: its neighbours in time."
 )
 COLUMNS = ["process", "data", "pairs", "variance left", f"surely below {LINE}", "per band, data to noise"]
 
