@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from cases import case
 from small_runs import SMALL, assert_same_run, newest_tensors, records_without_clock, small_run, words
 
@@ -72,6 +73,16 @@ def test_samplers_that_measure_resume_exactly(tmp_path: Path, changes: dict[str,
     assert last["kind"] == "train"
     learned = last.get("sampler/strata_seen", last.get("sampler/policy_move"))
     assert learned > 0, "otherwise nothing was learned that a resume could lose"
+
+
+def test_paired_noise_resumes_exactly(tmp_path: Path) -> None:
+    settings = {"method": "uniform", "batch": 5, "accumulate": 2, "steps": 6}
+    for noise in ("paired", "independent"):
+        small_run(tmp_path / noise, **settings, noise=noise)
+    stopped_and_resumed(tmp_path / "run", 4, **settings, noise="paired")
+    assert_same_run(tmp_path / "paired", tmp_path / "run")
+    one, other = (newest_tensors(tmp_path / noise) for noise in ("paired", "independent"))
+    assert any(not torch.equal(tensor, other[name]) for name, tensor in one.items())
 
 
 def test_the_samplers_seconds_go_on_after_a_resume(tmp_path: Path) -> None:

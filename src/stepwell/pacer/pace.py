@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from stepwell.catalogue import build
 from stepwell.core.errors import InvalidParameter, Unsupported
+from stepwell.core.noise import normal, opposite_neighbours
 from stepwell.core.process import NoiseProcess
 from stepwell.core.tensors import Lookup, PerExample, precise
+from stepwell.core.tick import Tick
 from stepwell.weightings import Unweighted, Weighting
 
 
@@ -28,6 +31,9 @@ class Pace:
     """[B]: reference / density of an unbiased sampler, else 1."""
     process: NoiseProcess
     weighting: Weighting
+    tick: Tick
+    noise: str = "independent"
+    """How the noises of the micro-batch hang together: independent or paired."""
     table: Lookup | None = None
     """The scheduler's own `timesteps`, if they are not whole numbers."""
 
@@ -62,6 +68,19 @@ class Pace:
         A term that no weighting is meant for (a learned variance's) has `correction` as its factor.
         """
         return self.correction * self.weighting(self.process, self.u)
+
+    def noise_like(self, x0: Tensor) -> Tensor:
+        """Normal noise [B, ...] like x0, the same in every call; `paired`: opposite for neighbours in time.
+
+        It follows the tick, so that a resumed loop has it again. Pairs lie within this micro-batch.
+        """
+        if x0.dim() == 0 or len(x0) != len(self.u):
+            raise InvalidParameter(
+                f"these timesteps are of {len(self.u)} examples, and noise was asked for like a tensor of "
+                f"shape {tuple(x0.shape)}: give the examples that were drawn for, or their latents."
+            )
+        noise = normal(x0, self.tick)
+        return opposite_neighbours(noise, self.u) if self.noise == "paired" else noise
 
 
 def timestep_table(scheduler: Any, process: NoiseProcess) -> Lookup | None:

@@ -16,7 +16,9 @@ from typing import Any, Self
 from torch import Tensor, nn
 
 from stepwell.catalogue import build
+from stepwell.core import require
 from stepwell.core.errors import InvalidParameter
+from stepwell.core.noise import COUPLINGS
 from stepwell.core.process import NoiseProcess
 from stepwell.core.ranks import WorkerGroup, worker_group
 from stepwell.core.sampler import Draw, Metrics, State, TimestepSampler
@@ -38,7 +40,8 @@ class Pacer:
     also be a scheduler, and must be given. Samplers that measure need `loss_at` (the plain losses of any
     examples at any times; `stepwell.loss_at` has ready-made ones) and an optimizer, here or in `attach`; with
     `network` they switch dropout off meanwhile. `host_weighting` is one that the loop applies itself: probes
-    use it, `Pace.weight` leaves it out.
+    use it, `Pace.weight` leaves it out. `noise="paired"` makes `Pace.noise_like` opposite for neighbours in
+    time; probes measure with independent noise in any case.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class Pacer:
         network: nn.Module | None = None,
         group: WorkerGroup | None = None,
         seed: int = 0,
+        noise: str = "independent",
     ) -> None:
         if process is None:
             raise InvalidParameter(
@@ -63,6 +67,7 @@ class Pacer:
         self.sampler = build.sampler(sampler, self.process) if isinstance(sampler, str) else sampler
         self.weighting, self._pace_weighting = resolve_weightings(weighting, host_weighting)
         self._timestep_table = timestep_table(process, self.process)
+        self._noise = require.one_of("noise", noise, COUPLINGS)
         self._group = group
         self._probe_loop = ProbeLoop(self.sampler, self.process, self.weighting, loss_at, optimizer, network)
         self._attachment: Attachment | None = None
@@ -114,9 +119,9 @@ class Pacer:
                 # Not earlier: the process group may be set up after the pacer is made.
                 self._group = worker_group()
             if self._evaluation is not None:
-                draw = self.sampler.draw(x0, self._evaluation.tick(self._group))
+                tick = self._evaluation.tick(self._group)
                 self._evaluation.next_update()
-                return self._pace(draw)
+                return self._pace(self.sampler.draw(x0, tick), tick)
             self._window.require_losses("a second draw")
             tick = self._counter.tick(self._group) if tick is None else tick
             self._probe_loop.add_batch(x0, tick, condition, self._group)
@@ -125,10 +130,11 @@ class Pacer:
             self._window.add_draw(draw, tick)
             self._counter.next_micro_batch(tick)
             self.draws += 1
-        return self._pace(draw)
+        return self._pace(draw, tick)
 
-    def _pace(self, draw: Draw) -> Pace:
-        return Pace(draw.u, draw.correction, self.process, self._pace_weighting, self._timestep_table)
+    def _pace(self, draw: Draw, tick: Tick) -> Pace:
+        weighting, table = self._pace_weighting, self._timestep_table
+        return Pace(draw.u, draw.correction, self.process, weighting, tick, self._noise, table)
 
     def eval(self) -> Self:
         """The next draws are for an evaluation: not counted, not learned from, the same every time."""

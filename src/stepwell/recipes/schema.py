@@ -119,6 +119,11 @@ class Recipe:
     start_digest: str = setting("", "digest of those weights; filled in when the run starts")
     lora: int = setting(0, "rank of LoRA adapters; 0 trains the whole network", at_least(0))
 
+    noise: str = setting(
+        "independent",
+        "independent, or paired: opposite for neighbours in time",
+        one_of("independent", "paired"),
+    )
     seconds: float | None = setting(
         None, "stop after this much training time, evaluation excluded", above(0), may_change=True
     )

@@ -65,6 +65,7 @@ def training_of(experiment: Experiment, accelerator: Accelerator) -> Training:
         optimizer=optimizer,
         network=bare,
         group=worker_group(),
+        noise=recipe.noise,
     )
     return Training(
         accelerator=accelerator,

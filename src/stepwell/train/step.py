@@ -76,12 +76,6 @@ class StepReport:
         return {"loss": float(self.plain), "median u": float(self.u.median())}
 
 
-def normal(x0: Tensor, tick: Tick) -> Tensor:
-    """Noise like x0, a function of the tick."""
-    generator = tick.generator("noise", x0.device)
-    return torch.randn(x0.shape, generator=generator, device=x0.device, dtype=x0.dtype)
-
-
 def seed_dropout(tick: Tick, device: torch.device) -> None:
     """Dropout draws from torch's own generators: seeded by the step, it resumes exactly too."""
     # torch.manual_seed visits every kind of device there is, which takes longer than a draw.
@@ -114,9 +108,9 @@ def train_step(t: Training, step: int) -> StepReport:
     for micro in range(t.accumulate):
         tick = Tick(t.seed, step, micro, rank, world)
         x0, condition = t.encode(t.batches.at(tick, t.accumulate))
-        pace, noise = t.pacer.draw(x0, tick, condition), normal(x0, tick)
+        pace = t.pacer.draw(x0, tick, condition)
         with t.synchronised(last=micro == t.accumulate - 1):
-            losses = t.objective(t.denoiser, x0, noise, pace.u, condition)
+            losses = t.objective(t.denoiser, x0, pace.noise_like(x0), pace.u, condition)
             loss = (losses.total * pace.correction).mean() / t.accumulate
             t.accelerator.backward(loss)
         t.pacer.observe(losses.plain)
