@@ -18,7 +18,8 @@ from accelerate import Accelerator
 from results import keep
 from torch import Tensor
 
-from stepwell.analyze.estimates import Estimate, jackknife, probe_setup
+from stepwell.analyze.gradient_rounds import probe_setup
+from stepwell.core.estimates import Estimate, jackknife
 from stepwell.core.ranks import Alone
 from stepwell.core.tick import Tick
 from stepwell.data.source import ExampleSource
