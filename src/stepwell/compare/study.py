@@ -38,6 +38,8 @@ class Tuning:
     """The workload to tune on, the first by default; the others use its rates, unless it is `each`."""
     widen: int = 4
     """How often the grid may grow while the best rate of a method lies at its edge."""
+    evaluations: int = 8
+    """Of each of these runs."""
 
 
 @dataclass(frozen=True)
@@ -267,6 +269,8 @@ def _tuning(given: Any, mistakes: list[str]) -> Tuning | None:
         return None
     if not _count(found.widen):
         mistakes.append(f"tune: widen must be 0 or more, not {found.widen!r}")
+    if not _count(found.evaluations) or not found.evaluations:
+        mistakes.append(f"tune: evaluations must be 1 or more, not {found.evaluations!r}")
     if not 0 < found.share <= 1:
         mistakes.append(f"tune: share must lie in (0, 1], not {found.share}")
     return found

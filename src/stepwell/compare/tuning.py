@@ -18,9 +18,6 @@ from stepwell.compare.study import EACH, Study, Tuning
 from stepwell.compare.trials import Trial, how_often, plan_of, started, trial_of
 from stepwell.recipes.run import safe_name
 
-EVALUATIONS = 4
-"""Of a tuning run."""
-
 
 @dataclass(frozen=True)
 class Tuned:
@@ -80,7 +77,7 @@ def _trials(
         plan = plans[method]
         steps = max(1, round(plan.recipe.steps * tune.share))
         short = plan.with_settings(
-            seed=seed, lr=rate, steps=steps, samples=0, evaluate_every=how_often(steps, EVALUATIONS)
+            seed=seed, lr=rate, steps=steps, samples=0, evaluate_every=how_often(steps, tune.evaluations)
         )
         name = f"{rate:g}" if seed == tune.seeds[0] else f"{rate:g}-{seed}"
         trial = trial_of(workload, short, parent / safe_name(method) / name, roots)
