@@ -57,7 +57,7 @@ def test_uniform_draws_leave_all_and_it_says_what_the_best_would() -> None:
     # Four standard errors, once in 16,000 seeds; and the error itself is small.
     assert abs(told.least - best) < 4 * told.least_error
     assert told.least_error < 0.03
-    assert str(told).startswith("these draws leave 1.00")
+    assert str(told).startswith("these timesteps save nothing; the best would leave 0.6")
 
 
 @pytest.mark.parametrize("name", ["auto", "loss-root"])
@@ -83,8 +83,8 @@ def test_draws_that_change_the_objective_have_no_share() -> None:
 
 
 def test_before_enough_losses_it_says_so() -> None:
-    assert "no forecast yet: 0 losses" in str(Pacer("uniform", "linear").forecast())
-    assert "no forecast yet: 16 losses" in str(watched("uniform", steep, steps=2).forecast())
+    assert "no forecast yet: 0 of the 100 losses" in str(Pacer("uniform", "linear").forecast())
+    assert "no forecast yet: 16 of the 100 losses" in str(watched("uniform", steep, steps=2).forecast())
 
 
 def test_it_goes_on_exactly_and_asking_changes_nothing() -> None:
