@@ -33,7 +33,9 @@ def planted(spread: Tensor, means: Tensor, sampler: str = "uniform", **more: Any
     return Pacer(sampler, LINEAR, loss_at=loss_at, optimizer=torch.optim.Adam([weight]), **more)
 
 
-def train(pacer: Pacer, batch: int = 16, steps: int = 10, loss: Callable[[Tensor], Tensor] | None = None) -> None:
+def train(
+    pacer: Pacer, batch: int = 16, steps: int = 10, loss: Callable[[Tensor], Tensor] | None = None
+) -> None:
     """Updates whose losses are alike at all times, unless a curve is given."""
     for step in range(steps):
         pace = pacer.draw(torch.zeros(batch, 1))
@@ -60,7 +62,9 @@ def test_planted_gradients_give_the_critical_batch_and_the_images() -> None:
     measure(pacer, 6)
     told = pacer.forecast()
     critical = SIZE * float(spread.square().mean()) / 16
-    assert told.critical_batch is not None and told.images is not None and told.best_images is not None
+    assert told.critical_batch is not None
+    assert told.images is not None
+    assert told.best_images is not None
     # |G|^2 is 16 in 6 products of two means of 8 x 2 examples in 1,024 coordinates: 15 % of it is one error.
     assert told.critical_batch.value == pytest.approx(critical, rel=0.4)
     assert told.critical_batch.low < critical < told.critical_batch.high
@@ -118,7 +122,8 @@ def test_a_stratified_sampler_is_told_what_it_saves_between_strata() -> None:
         train(pacer, batch=4)
         measure(pacer, 4)
         told.append(pacer.forecast().images)
-    assert told[0] is not None and told[1] is not None
+    assert told[0] is not None
+    assert told[1] is not None
     assert told[0].value == pytest.approx(1, abs=0.01)
     # |mean|^2 is 400 in each stratum and about 50 over all: 350 of a total of 1,374 lie between them.
     assert told[1].value == pytest.approx((4 * 50 + 1024) / (4 * 50 + 1374), abs=0.04)
@@ -147,7 +152,9 @@ def test_only_the_last_measurements_count_and_those_that_are_not_finite_do_not()
 
 def test_what_cannot_be_measured_is_one_clear_error() -> None:
     pacer = planted(torch.ones(STRATA), torch.ones(STRATA, SIZE))
-    with pytest.raises(InvalidParameter, match="on 16 examples or more.*not on 15: give measure a larger x0"):
+    with pytest.raises(
+        InvalidParameter, match=r"on 16 examples or more.*not on 15: give measure a larger x0"
+    ):
         pacer.measure(torch.zeros(15, SIZE))
     with pytest.raises(CallOrderError, match="give the Pacer loss_at="):
         Pacer("uniform", "linear").measure(torch.zeros(16, 1))
@@ -177,7 +184,7 @@ def test_it_goes_on_exactly_from_its_state_and_from_one_of_before_it_was_measure
 
 
 def test_measured_gradients_correct_losses_that_mislead() -> None:
-    """Losses are alike at all times, gradients are not: with more measurements the best draws are told truer."""
+    """Losses are alike at all times, gradients are not: the more measurements, the truer the best draws."""
     spread = torch.linspace(1.9, 0.1, STRATA)
     true = float(spread.mean() ** 2 / spread.square().mean())
     pacer = planted(spread, torch.zeros(STRATA, SIZE))

@@ -6,7 +6,7 @@ corrected by q / p it has sum(q^2 v / p), which is least for p in proportion to 
 
 An update's gradient is the mean gradient G plus noise, which falls with the batch B. Steps to a target grow
 like 1 + x with x = tr Cov / (B |G|^2) at the best learning rate (McCandlish et al. 2018, Eq. 2.7, if the
-Hessian is the identity in the metric of the gradients): draws that leave a share of tr Cov need that much less.
+Hessian is the identity in the metric of the gradients), and draws that leave less of tr Cov make x smaller.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Noise:
         return self.signal / self.total
 
     def images(self, batch: int, left: Tensor | float, stratified: bool) -> Tensor:
-        """Images of draws that leave a share of the variance within strata, over those of the objective's own.
+        """Images of draws that leave a share of the variance within strata over those of the objective's own.
 
         (1 + left x) / (1 + x) with x = critical batch / batch, if nothing lies between strata.
         """
@@ -66,6 +66,6 @@ class Noise:
 
 
 def critical_batch(per_noise: Estimate) -> Estimate:
-    """The batch at which noise and signal are equal (McCandlish et al. 2018, Eq. 2.8); infinite without signal."""
+    """The batch where noise and signal are equal (McCandlish et al. 2018, Eq. 2.8); without signal, none."""
     known = per_noise.clamped(0.0, float("inf"))
     return known.mapped(lambda signal: 1 / signal if signal else float("inf"))

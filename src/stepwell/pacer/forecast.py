@@ -116,34 +116,30 @@ class Forecast:
     def __str__(self) -> str:
         if self.losses < FEWEST_LOSSES:
             return f"no forecast yet: {self.losses} of the {FEWEST_LOSSES} losses that it needs were observed"
-        least = _told(self.least_range)
+        least = self.least_range.text()
         lead = "these timesteps change the objective; the best that keep it" if math.isnan(self.left) else ""
         lead = "nothing to win here: even the best timesteps" if self.nothing_to_win else lead
         if self.best_images is None or self.critical_batch is None:
             if lead:
                 return f"{lead} would leave {least} of the gradient's variance"
             if abs(self.left - 1) + NORMAL * self.left_error < NOTHING / 4:
-                return f"these timesteps save nothing; the best would leave {least} of the gradient's variance"
-            left = _told(self.left_range)
+                return (
+                    f"these timesteps save nothing; the best would leave {least} of the gradient's variance"
+                )
+            left = self.left_range.text()
             return f"these timesteps leave {left} of the gradient's variance, the best would leave {least}"
-        best, critical = _told(self.best_images), f"the critical batch is {_told(self.critical_batch, '.0f')}"
+        best, critical = self.best_images.text(), f"the critical batch is {self.critical_batch.text('.0f')}"
         need = f"of the images that the process's own timesteps need at batch {self.batch}"
         if lead or self.images is None:
-            return f"{lead} would need {best} {need}; they leave {least} of the gradient's variance, {critical}"
+            variance = f"they leave {least} of the gradient's variance"
+            return f"{lead} would need {best} {need}; {variance}, and {critical}"
         return (
-            f"expect {_told(self.images)} {need}, {best} at best: these timesteps leave "
-            f"{_told(self.left_range)} of the gradient's variance, the best {least}, and {critical}"
+            f"expect {self.images.text()} {need}, {best} at best: these timesteps leave "
+            f"{self.left_range.text()} of the gradient's variance, the best {least}, and {critical}"
         )
 
 
 _MEASURED = ("critical_batch", "images", "best_images")
-
-
-def _told(estimate: Estimate, form: str = ".2f") -> str:
-    value, low, high = (f"{n:{form}}" for n in (estimate.value, estimate.low, estimate.high))
-    if math.isinf(estimate.value):
-        return f"above {low}"
-    return f"{value} (above {low})" if math.isinf(estimate.high) else f"{value} ({low} to {high})"
 
 
 class Forecaster:

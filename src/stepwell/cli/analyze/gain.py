@@ -16,7 +16,6 @@ from stepwell.cli.progress import measuring
 
 if TYPE_CHECKING:
     from stepwell.analyze.gain import Gain
-    from stepwell.core.estimates import Estimate
     from stepwell.train.step import Training
 
 _EXAMPLES = """examples:
@@ -105,7 +104,7 @@ def _report(gain: Gain, last: str) -> str:
     }
     title = "standard deviation of one example's gradient (mean = 1)"
     lines = [chart.bars(title, gain.spread, gain.borders, last), ""]
-    lines += [f"  {name:32} {_range(estimate)} {meaning}" for name, (estimate, meaning) in rows.items()]
+    lines += [f"  {name:32} {estimate.text('.3g')} {meaning}" for name, (estimate, meaning) in rows.items()]
     ratio, images, noise = gain.ratio, gain.images_ratio, gain.noise_share.value
     lines += [
         "",
@@ -124,14 +123,10 @@ def _next(options: argparse.Namespace, gain: Gain, objective: str) -> str:
     images = gain.images_ratio
     if images.low > 0.95:
         return (
-            f"Next: keep what you have. Nothing to win here: at batch {gain.batch} even these timesteps would "
-            f"need {images.value:.2f} ({images.low:.2f} to {images.high:.2f}) of the images."
+            f"Next: keep what you have. Nothing to win here: at batch {gain.batch} even such timesteps "
+            f"would need {images.text()} of the images."
         )
     if Path(options.what).is_dir():
         return f"Next: the command that trained it, with method={method} and another out="
     kept = [word for word in options.settings if word.partition("=")[0] not in ("method", "steps", "out")]
     return f"Next: stepwell train {' '.join([options.what, *kept])} method={method}"
-
-
-def _range(estimate: Estimate) -> str:
-    return f"{estimate.value:.3g} ({estimate.low:.3g} to {estimate.high:.3g})"
