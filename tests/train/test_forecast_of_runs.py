@@ -10,6 +10,7 @@ import torch
 from small_runs import newest_tensors, records_without_clock, small_run
 from torch import Tensor
 
+from stepwell.compare.forecasts import newest_forecast
 from stepwell.compare.results import read, write_record
 from stepwell.pacer import Pacer
 from stepwell.recipes import run as runs
@@ -46,7 +47,7 @@ def test_the_forecast_is_recorded_and_kept_in_thin_records(measured: Path, tmp_p
     assert {"left", "left_error", "least", "least_error", "images", "images_low", "best_images_high"} <= names
     outcome = read(measured)
     write_record(outcome, tmp_path / "record")
-    told, kept = outcome.forecast, read(tmp_path / "record").forecast
+    told, kept = newest_forecast(outcome), newest_forecast(read(tmp_path / "record"))
     assert told is not None
     assert (told.batch, told.losses) == (16, 12 * 16)
     assert told.least == last["forecast/least"]

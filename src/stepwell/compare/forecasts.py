@@ -11,6 +11,7 @@ from stepwell.compare.stats import paired
 from stepwell.compare.views import Cell, Table
 from stepwell.core.estimates import Estimate
 from stepwell.pacer.forecast import Forecast
+from stepwell.runs.metrics import FORECAST
 
 CAPTION = (
     "What the runs expected at their last evaluation: what their timesteps leave of the gradient's variance, "
@@ -29,19 +30,31 @@ COLUMNS = (
 )
 
 
+def newest_forecast(run: Outcome) -> Forecast | None:
+    """What a run expected of its draws at its last evaluation; None in records of before that was told."""
+    last = run.evaluations[-1]
+    told = {key.removeprefix(FORECAST): value for key, value in last.items() if key.startswith(FORECAST)}
+    # Whatever is not finite was recorded as null.
+    told = {name: value for name, value in told.items() if value is not None}
+    if not told.keys() >= {"least", "least_error"} or not last["step"]:
+        return None
+    return Forecast.recorded(told, last["images"], last["images"] // last["step"])
+
+
 def forecast_table(runs: dict[str, list[Outcome]], judgements: Sequence[Judgement]) -> Table | None:
     """The newest forecasts of every method of a workload; None if no run recorded one."""
     measured = {judgement.method: judgement.images for judgement in judgements}
-    told = {
-        method: [f for f in (run.forecast for run in own) if f is not None] for method, own in runs.items()
-    }
-    rows = tuple((method, *_cells(told[method]), measured.get(method)) for method in runs if told[method])
-    return Table(CAPTION, COLUMNS, rows) if rows else None
+    rows = []
+    for method, own in runs.items():
+        told = [forecast for forecast in map(newest_forecast, own) if forecast is not None]
+        if told:
+            rows.append((method, *_cells(told), measured.get(method)))
+    return Table(CAPTION, COLUMNS, tuple(rows)) if rows else None
 
 
 def forecast_sentence(runs: Sequence[Outcome]) -> list[str]:
     """What a single run expects, in words; nothing for several, which have a table."""
-    told = runs[0].forecast if len(runs) == 1 else None
+    told = newest_forecast(runs[0]) if len(runs) == 1 else None
     return [] if told is None else [f"Forecast: {told}."]
 
 

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from stepwell.core.errors import StepwellError
-from stepwell.pacer.forecast import Forecast
 from stepwell.recipes.schema import Recipe
 from stepwell.runs.directory import ENVIRONMENT, METRICS, RECIPE
 from stepwell.runs.io import write_json
-from stepwell.runs.metrics import FORECAST, loss
+from stepwell.runs.metrics import loss
 from stepwell.runs.portable import portable, portable_environment
 
 SCORE = "score.json"
@@ -67,17 +66,6 @@ class Outcome:
         """Whether its steps or its seconds are used up."""
         last = self.evaluations[-1]
         return self.recipe.limit.reached(last["step"], last["seconds"])
-
-    @property
-    def forecast(self) -> Forecast | None:
-        """What it expected of its draws at its last evaluation; None in records of before that was told."""
-        last = self.evaluations[-1]
-        told = {key.removeprefix(FORECAST): value for key, value in last.items() if key.startswith(FORECAST)}
-        # Whatever is not finite was recorded as null.
-        told = {name: value for name, value in told.items() if value is not None}
-        if not told.keys() >= {"least", "least_error"} or not last["step"]:
-            return None
-        return Forecast.recorded(told, last["images"], last["images"] // last["step"])
 
     def settings(self, ignored: frozenset[str]) -> tuple[tuple[str, str], ...]:
         """The settings of its recipe as text, sorted, for comparison with other runs."""
