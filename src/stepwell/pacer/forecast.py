@@ -205,7 +205,8 @@ class Forecaster:
             self.batch,
             critical,
             images if keeps else None,
-            best_images,
+            # The best are never worse than the process's own.
+            best_images and best_images.clamped(0.0, 1.0),
         )
 
     def _correction(self, log: Tensor) -> Tensor:
