@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from stepwell.analyze import gradient_rounds
 from stepwell.analyze.gain import Gain
 from stepwell.cli.analyze import gain as subject
 from stepwell.cli.main import main, parser
 from stepwell.core.estimates import Estimate
+from stepwell.core.probe import GradientSpec
+from stepwell.train import checkpoint
 
 SMALL = ["model=micro", "steps=4", "batch=8", "evaluate_every=0", "checkpoint_every=4", "samples=0"]
 QUICK = ["--rounds", "3", "--images", "2", "--strata", "4"]
@@ -38,7 +41,7 @@ def test_a_run_is_told_its_gain_in_words(run: Path, capsys: pytest.CaptureFixtur
     assert main(["analyze", "gain", str(run), *QUICK]) == 0
     text = capsys.readouterr().out
     assert f"{run}: min-snr on linear, after 4 steps; objective min-snr" in text
-    assert "48 gradients in Adam's metric" in text
+    assert "48 gradients of the averaged weights in Adam's metric" in text
     assert "999 noise" in text
     assert "would cut its variance to" in text
     assert "At batch 8 noise is" in text
@@ -51,18 +54,40 @@ def test_the_same_run_gives_the_same_numbers_and_other_objectives_others(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = []
-    for more in ([], [], ["--weighting", "min-snr"], ["--weighting", "none"]):
+    for more in ([], [], ["--weighting", "min-snr"], ["--weighting", "none"], ["--raw"]):
         capsys.readouterr()
         assert main(["analyze", "gain", str(run), *QUICK, *more, "--json"]) == 0
         found.append(json.loads(capsys.readouterr().out))
     assert found[0] == found[1] == found[2]
     assert found[0]["spread"] != found[3]["spread"]
+    assert found[0]["spread"] != found[4]["spread"]
+    assert [one["weights"] for one in found] == ["averaged"] * 4 + ["raw"]
     assert found[0]["steps"] == 4
     assert found[0]["batch"] == 8
     assert found[0]["metric"] == "adam"
     assert len(found[0]["spread"]) == len(found[0]["shares"]) == len(found[0]["borders"]) - 1 == 4
     for name in ("ratio", "ratio_floored", "noise_share", "images_ratio"):
         assert 0 <= found[0][name]["low"] <= found[0][name]["value"] <= found[0][name]["high"] <= 1, name
+
+
+def test_it_measures_at_the_weights_that_it_names(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the checkpoint, averaged or raw."""
+    stored, _ = checkpoint.newest(run / "checkpoints")
+    assert stored is not None
+    seen: list[list[torch.Tensor]] = []
+    measure = gradient_rounds.GradientRounds.halves
+
+    def noted(rounds: gradient_rounds.GradientRounds, spec: GradientSpec) -> torch.Tensor:
+        network = rounds.setup.network
+        assert network is not None
+        seen.append([parameter.detach().clone() for parameter in network.parameters()])
+        return measure(rounds, spec)
+
+    monkeypatch.setattr(gradient_rounds.GradientRounds, "halves", noted)
+    for more in ([], ["--raw"]):
+        assert main(["analyze", "gain", str(run), *QUICK, *more]) == 0
+    for weights, kept in zip(seen, (stored.tree["ema"], stored.tree["model"].values()), strict=True):
+        assert all(torch.equal(one, other) for one, other in zip(weights, kept, strict=True))
 
 
 def test_a_workload_is_trained_a_little_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,6 +140,8 @@ def test_the_next_command_depends_on_what_was_found(run: Path) -> None:
     options = parser().parse_args(words)
     after = subject._next(options, told(0.7), "min-snr:gamma=5")
     assert after == "Next: stepwell train fashion16 batch=4 method=neyman+min-snr:gamma=5"
-    assert "keep what you have" in subject._next(options, told(0.98), "none")
+    little = subject._next(options, told(0.98), "none")
+    assert "keep what you have. Nothing to win here: at batch 64" in little
+    assert "0.98 (0.97 to 0.99) of the images" in little
     options = parser().parse_args(["analyze", "gain", str(run)])
     assert "with method=neyman and another out=" in subject._next(options, told(0.7), "none")

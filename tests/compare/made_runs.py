@@ -44,13 +44,15 @@ def write_run(
     path: Path, values: Sequence[float], method: str = "uniform", seed: int = 0, **more: Any
 ) -> Path:
     """A run directory."""
+    told = {f"forecast/{name}": value for name, value in more.pop("forecast", {}).items()}
     score = more.pop("score", {"fashion16_features": {"frechet_distance": 10 * values[-1]}})
     run = outcome(values, method, seed, **more)
     path.mkdir(parents=True)
     (path / "recipe.json").write_text(json.dumps(run.recipe.values()))
     (path / "score.json").write_text(json.dumps(score))
     (path / "environment.json").write_text(json.dumps({"command": ["stepwell", "train", method], "cores": 2}))
-    lines = [json.dumps({"kind": "train", "step": 1, "loss": 1.0}), *map(json.dumps, run.evaluations)]
+    evaluated = [*run.evaluations[:-1], {**run.evaluations[-1], **told}]
+    lines = [json.dumps({"kind": "train", "step": 1, "loss": 1.0}), *map(json.dumps, evaluated)]
     (path / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
     return path
 

@@ -100,6 +100,7 @@ def hostile(text: str) -> Summary:
         runs=runs,
         table=Table(text, (text, text), ((text, text),)),
         settings={text: text, "nested": {"x": [text]}},
+        forecasts=Table(text, (text, text), ((text, text),)),
     )
     return Summary(
         title=text,
@@ -140,7 +141,13 @@ def _workload(name: str, factor: float, points: int, seeds: int, methods: tuple[
         "process": "cosine",
         "timesteps": 1000,
     }
-    return Workload(name, methods[0], Table(caption, columns, tuple(rows)), views, runs, settings)
+    told = (
+        ("uniform", ratio(1.0, 1.0, 1.0), "105 (78 to 169)", ratio(1.0, 1.0, 1.0), None),
+        ("neyman", ratio(0.58, 0.55, 0.61), "105 (78 to 169)", ratio(0.65, 0.6, 0.7), ratio(0.62, 0.55, 0.7)),
+    )
+    expected = ("method", "variance left", "critical batch", "images expected", "images measured")
+    table, forecasts = Table(caption, columns, tuple(rows)), Table("What was expected", expected, told)
+    return Workload(name, methods[0], table, views, runs, settings, forecasts)
 
 
 def _run(method: str, seed: int, workload: str, factor: float, points: int) -> RunView:

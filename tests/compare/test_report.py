@@ -90,11 +90,17 @@ def test_verdict_comes_first_then_notes_tables_and_charts() -> None:
     assert places == sorted(places)
 
 
+def tables(summary: Summary) -> list[Table]:
+    """All of them, in the order of the page."""
+    found = [summary.overall, *(t for one in summary.workloads for t in (one.table, one.forecasts))]
+    return [table for table in found if table is not None]
+
+
 def test_tables_have_headers_with_scope_and_every_cell() -> None:
     summary = good()
     page = Page(render(summary))
-    assert summary.overall is not None
-    for table in (summary.overall, *(workload.table for workload in summary.workloads)):
+    assert len(tables(summary)) == 5
+    for table in tables(summary):
         assert list(table.columns) in page.rows
         for row in table.text_rows():
             assert row in page.rows

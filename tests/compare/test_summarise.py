@@ -153,3 +153,50 @@ def test_runs_without_common_evaluations_are_not_compared(tmp_path: Path) -> Non
     summary = summarise([tmp_path])
     assert summary.verdict[0].startswith("No verdict")
     assert any("uniform are not compared" in note and "evaluate_every=" in note for note in summary.notes)
+
+
+LOSSES = {"left": 0.62, "left_error": 0.02, "least": 0.58, "least_error": 0.02}
+MEASURED = {
+    "critical_batch": 107.2,
+    "critical_batch_low": 78.0,
+    "images": 0.71,
+    "images_low": 0.65,
+    "images_high": 0.78,
+    "best_images": 0.66,
+    "best_images_low": 0.6,
+    "best_images_high": 0.73,
+}
+
+
+def test_a_single_run_tells_its_forecast_in_a_sentence(tmp_path: Path) -> None:
+    write_run(tmp_path / "old", falling(1.0, 0))
+    assert not any("Forecast" in sentence for sentence in summarise([tmp_path / "old"]).verdict)
+    write_run(tmp_path / "run", falling(1.0, 0), forecast={**LOSSES, **MEASURED, "critical_batch_high": None})
+    summary = summarise([tmp_path / "run"])
+    assert summary.verdict[1] == (
+        "Forecast: expect 0.71 (0.65 to 0.78) of the images that the process's own timesteps need at "
+        "batch 10, 0.66 (0.60 to 0.73) at best: these timesteps leave 0.62 (0.58 to 0.66) of the "
+        "gradient's variance, the best 0.58 (0.54 to 0.62), and the critical batch is 107 (above 78)."
+    )
+    assert summary.workloads[0].forecasts is None
+
+
+def test_forecasts_stand_beside_what_was_measured(tmp_path: Path) -> None:
+    for seed in range(3):
+        own = {**LOSSES, **MEASURED, "critical_batch": 100.0 + seed, "images": 0.7 + 0.01 * seed}
+        write_run(tmp_path / f"neyman-{seed}", falling(1.5, seed), "neyman", seed, forecast=own)
+        write_run(tmp_path / f"uniform-{seed}", falling(1.0, seed), "uniform", seed)
+    changed = {key: value for key, value in LOSSES.items() if not key.startswith("left")}
+    write_run(tmp_path / "p2-0", falling(1.0, 0), "p2", 0, forecast=changed)
+    (workload,) = summarise([tmp_path]).workloads
+    assert workload.forecasts is not None
+    text = {row[0]: row[1:] for row in workload.forecasts.text_rows()}
+    assert set(text) == {"neyman", "p2"}, "uniform's records are older"
+    left, least, critical, images, best, measured = text["neyman"]
+    assert (left, least, best) == ("0.62 (0.62 to 0.62)", "0.58 (0.58 to 0.58)", "0.66 (0.66 to 0.66)")
+    assert critical.startswith("101 (9")
+    assert images.startswith("0.71 (0.6")
+    assert measured == str(workload.table.rows[0][3] or workload.table.rows[1][3])
+    assert text["p2"][:2] == ["changes the objective", "0.58 (0.54 to 0.62)"]
+    assert text["p2"][2:5] == ["", "", ""]
+    assert json.loads(json.dumps(summarise([tmp_path]).plain()))["workloads"][0]["forecasts"]["rows"]

@@ -168,6 +168,17 @@ def test_a_run_is_waited_for_followed_and_outlived(tmp_path: Path) -> None:
         assert state(server)["state"] == "running"
 
 
+def test_a_running_run_shows_its_newest_forecast(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    write_run(run, 20)
+    line = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    with served(Live([run], summarise)) as server:
+        assert "Forecast" not in state(server)["parts"]["verdict"]
+        told = {"forecast/least": 0.995, "forecast/least_error": 0.001}
+        write_run(run, 10, more=json.dumps(line | told) + "\n")
+        assert "Forecast: nothing to win here: even the best" in state(server)["parts"]["verdict"]
+
+
 def test_half_a_line_is_not_read_yet(tmp_path: Path) -> None:
     write_run(tmp_path, 10, more='{"kind": "evaluation", "step": 20, "ima')
     with served(Live([tmp_path], summarise)) as server:

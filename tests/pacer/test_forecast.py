@@ -12,7 +12,9 @@ from torch import Tensor
 
 import stepwell
 from stepwell.core.errors import InvalidParameter
+from stepwell.core.estimates import Estimate
 from stepwell.pacer import Pacer
+from stepwell.pacer.forecast import Forecast
 
 FINE = (torch.arange(4000).double() + 0.5) / 4000
 
@@ -57,7 +59,7 @@ def test_uniform_draws_leave_all_and_it_says_what_the_best_would() -> None:
     # Four standard errors, once in 16,000 seeds; and the error itself is small.
     assert abs(told.least - best) < 4 * told.least_error
     assert told.least_error < 0.03
-    assert str(told).startswith("these draws leave 1.00")
+    assert str(told).startswith("these timesteps save nothing; the best would leave 0.6")
 
 
 @pytest.mark.parametrize("name", ["auto", "loss-root"])
@@ -83,8 +85,8 @@ def test_draws_that_change_the_objective_have_no_share() -> None:
 
 
 def test_before_enough_losses_it_says_so() -> None:
-    assert "no forecast yet: 0 losses" in str(Pacer("uniform", "linear").forecast())
-    assert "no forecast yet: 16 losses" in str(watched("uniform", steep, steps=2).forecast())
+    assert "no forecast yet: 0 of the 100 losses" in str(Pacer("uniform", "linear").forecast())
+    assert "no forecast yet: 16 of the 100 losses" in str(watched("uniform", steep, steps=2).forecast())
 
 
 def test_it_goes_on_exactly_and_asking_changes_nothing() -> None:
@@ -125,3 +127,77 @@ def test_losses_that_are_not_finite_do_not_count() -> None:
     after: Any = pacer.forecast()
     assert after.losses == before.losses + 64
     assert math.isfinite(after.least)
+
+
+MEASURED = {"critical_batch": Estimate(107, 78, 169), "best_images": Estimate(0.66, 0.6, 0.73)}
+OWN = {**MEASURED, "images": Estimate(0.71, 0.65, 0.78)}
+LEAST = "0.58 (0.54 to 0.62) of the gradient's variance"
+TEXTS = {
+    "no losses": (
+        Forecast(16, 1.0, 0.0, 1.0, 0.0),
+        "",
+        "no forecast yet: 16 of the 100 losses that it needs were observed",
+    ),
+    "nothing to win": (
+        Forecast(500, 1.0, 0.0, 0.99, 0.01),
+        "nothing to win by other timesteps",
+        "nothing to win here: even the best timesteps would leave 0.99 (0.97 to 1.00) of the gradient's "
+        "variance",
+    ),
+    "nothing to win at this batch": (
+        Forecast(500, 0.62, 0.02, 0.58, 0.02, 4096, **{**OWN, "best_images": Estimate(0.99, 0.98, 1.0)}),
+        "nothing to win by other timesteps",
+        "nothing to win here: even the best timesteps would need 0.99 (0.98 to 1.00) of the images that "
+        f"the process's own timesteps need at batch 4096; they leave {LEAST}, and the critical batch is "
+        "107 (78 to 169)",
+    ),
+    "objective changed": (
+        Forecast(500, math.nan, 0.02, 0.58, 0.02),
+        "gradient variance at best 0.58x",
+        f"these timesteps change the objective; the best that keep it would leave {LEAST}",
+    ),
+    "objective changed, measured": (
+        Forecast(500, math.nan, 0.02, 0.58, 0.02, 16, **MEASURED),
+        "forecast at best 0.66x the images",
+        "these timesteps change the objective; the best that keep it would need 0.66 (0.60 to 0.73) of "
+        f"the images that the process's own timesteps need at batch 16; they leave {LEAST}, and the "
+        "critical batch is 107 (78 to 169)",
+    ),
+    "the process's own": (
+        Forecast(500, 1.0, 0.0, 0.58, 0.02),
+        "gradient variance 1.00x, best 0.58x",
+        f"these timesteps save nothing; the best would leave {LEAST}",
+    ),
+    "losses only": (
+        Forecast(500, 0.62, 0.02, 0.58, 0.02),
+        "gradient variance 0.62x, best 0.58x",
+        "these timesteps leave 0.62 (0.58 to 0.66) of the gradient's variance, the best would leave "
+        "0.58 (0.54 to 0.62)",
+    ),
+    "measured": (
+        Forecast(500, 0.62, 0.02, 0.58, 0.02, 16, **OWN),
+        "forecast 0.71x the images, best 0.66x",
+        "expect 0.71 (0.65 to 0.78) of the images that the process's own timesteps need at batch 16, "
+        "0.66 (0.60 to 0.73) at best: these timesteps leave 0.62 (0.58 to 0.66) of the gradient's "
+        "variance, the best 0.58 (0.54 to 0.62), and the critical batch is 107 (78 to 169)",
+    ),
+    "no signal seen": (
+        Forecast(
+            500, 0.62, 0.02, 0.58, 0.02, 4, **{**OWN, "critical_batch": Estimate(math.inf, 78, math.inf)}
+        ),
+        "forecast 0.71x the images, best 0.66x",
+        "expect 0.71 (0.65 to 0.78) of the images that the process's own timesteps need at batch 4, "
+        "0.66 (0.60 to 0.73) at best: these timesteps leave 0.62 (0.58 to 0.66) of the gradient's "
+        "variance, the best 0.58 (0.54 to 0.62), and the critical batch is above 78",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+def test_every_forecast_in_words(kind: str) -> None:
+    told, short, long = TEXTS[kind]
+    assert (told.short(), str(told)) == (short, long)
+    numbers = told.scalars()
+    assert all(map(math.isfinite, numbers.values()))
+    if numbers:
+        assert str(Forecast.recorded(numbers, told.losses, told.batch)) == long

@@ -1,7 +1,7 @@
 """How much gradient noise a better choice of timesteps would remove, and how many images that would save.
 
-What draws leave of the variance is in core/allocation.py; for draws in proportion to the deviations s of K
-strata of equal shares it is (sum s)^2 / (K sum s^2).
+What draws leave of the variance, and what that is worth, is in core/allocation.py; draws in proportion to the
+deviations s of K strata of equal shares leave (sum s)^2 / (K sum s^2).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from stepwell.analyze.gradient_rounds import GradientRounds
 from stepwell.catalogue.find import find
-from stepwell.core.allocation import neyman_masses, variance_left
+from stepwell.core.allocation import Noise, critical_batch, neyman_masses, variance_left
 from stepwell.core.estimates import Estimate, jackknife
 
 
@@ -44,11 +44,7 @@ class Gain:
     noise_share: Estimate
     """f = (tr Cov / B) / (tr Cov / B + |mean|^2): the noise's share of an update's second moment."""
     images_ratio: Estimate
-    """1 - f (1 - r): the images that `neyman` would need over those of even draws.
-
-    Steps to a target grow like 1 + tr Cov / (B |mean|^2) at the best learning rate (McCandlish et al. 2018,
-    Eq. 2.7, if the Hessian is the identity in this metric); r is the ratio of the two variances.
-    """
+    """1 - f (1 - r), r the ratio of the variances: images of stratified `neyman` over those of even draws."""
 
 
 def gain(gradients: GradientRounds, batch: int) -> Gain:
@@ -62,9 +58,9 @@ def gain(gradients: GradientRounds, batch: int) -> Gain:
     def statistic(rounds: Tensor) -> Tensor:
         return _figures(halves[rounds], gradients.variances(halves[rounds]), shares, batch, floor)
 
-    ratio, floored, between, per_signal, images = jackknife(statistic, gradients.effort.rounds)
+    ratio, floored, between, per_noise, images = jackknife(statistic, gradients.effort.rounds)
     spread = gradients.variances(halves).sqrt()
-    per_signal = per_signal.clamped(0.0, float("inf"))
+    known = per_noise.clamped(0.0, float("inf"))
     return Gain(
         borders=spec.borders,
         spread=tuple((spread / (shares @ spread)).tolist()),
@@ -75,23 +71,20 @@ def gain(gradients: GradientRounds, batch: int) -> Gain:
         ratio=ratio.clamped(0.0, 1.0),
         ratio_floored=floored.clamped(0.0, 1.0),
         between_share=between.clamped(0.0, 1.0),
-        critical_batch=per_signal.mapped(lambda signal: 1 / signal if signal else float("inf")),
-        noise_share=per_signal.mapped(lambda signal: 1 / (1 + batch * signal)),
+        critical_batch=critical_batch(per_noise),
+        noise_share=known.mapped(lambda signal: 1 / (1 + batch * signal)),
         images_ratio=images.clamped(0.0, 1.0),
     )
 
 
 def _figures(halves: Tensor, variance: Tensor, shares: Tensor, batch: int, floor: float) -> Tensor:
     """[5]: ratio, ratio with a floor, share between strata, |mean|^2 / tr Cov, ratio of images."""
-    within = shares @ variance
     ratio, floored = (
         variance_left(variance, neyman_masses(variance, shares, kept), shares) for kept in (0.0, floor)
     )
     # Products of means of different images have no noise in their expectation.
     one, other = halves.mean(0).unbind(1)
     signal = (shares @ one) @ (shares @ other)
-    between = shares @ (one * other).sum(-1) - signal
-    total = within + between.clamp(min=0)
-    noise = 1 / (1 + batch * (signal / total).clamp(min=0))
-    images_ratio = 1 - noise * (1 - floored * within / total)
-    return torch.stack([ratio, floored, between / total, signal / total, images_ratio])
+    noise = Noise(shares @ variance, shares @ (one * other).sum(-1) - signal, signal)
+    images = noise.images(batch, floored, stratified=True)
+    return torch.stack([ratio, floored, noise.between / noise.total, noise.per_noise(), images])

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stepwell.compare.curves import final, reached
+from stepwell.compare.forecasts import forecast_sentence, forecast_table
 from stepwell.compare.grouping import Grouped, caveats, group
 from stepwell.compare.judgement import Judgement, judge, measured, overall_table, workload_table
 from stepwell.compare.results import LeftOut, Outcome, read_all
@@ -42,7 +43,7 @@ def summarise_runs(
     together = [judgement for of_workload in judgements.values() for judgement in of_workload]
     return Summary(
         title=study.name or title,
-        verdict=(*verdict(together, primary), *_edges(study)),
+        verdict=(*verdict(together, primary), *forecast_sentence(runs), *_edges(study)),
         notes=(*error_rates(together), *_notes(runs), *_caveats(grouped, study)),
         metrics=tuple(losses),
         workloads=tuple(
@@ -125,6 +126,7 @@ def _workload(
         ),
         runs=tuple(run_view(run, losses) for run in every),
         settings=shared_settings([run.recipe for run in every]),
+        forecasts=forecast_table(runs, judgements) if len(every) > 1 else None,
     )
 
 

@@ -112,6 +112,8 @@ class Workload:
     runs: tuple[RunView, ...]
     settings: dict[str, Any]
     """The settings that all its runs share."""
+    forecasts: Table | None = None
+    """What the runs expected of their draws, if they recorded it."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +158,10 @@ class Summary:
         """For JSON, with tables as text."""
         shown = replace(
             self,
-            workloads=tuple(replace(one, table=_as_text(one.table)) for one in self.workloads),
+            workloads=tuple(
+                replace(one, table=_as_text(one.table), forecasts=one.forecasts and _as_text(one.forecasts))
+                for one in self.workloads
+            ),
             overall=self.overall and _as_text(self.overall),
         )
         metrics = tuple({"key": metric.key, "name": metric.title} for metric in self.metrics)

@@ -14,6 +14,8 @@ from stepwell.core.errors import InvalidParameter
 
 MIN_ROUNDS = 3
 """The fewest rounds that make an interval."""
+NORMAL = 1.96
+"""Standard errors on each side of a 95 % interval, where they are known well."""
 
 
 @lru_cache(maxsize=256)
@@ -46,9 +48,23 @@ class Estimate:
     low: float
     high: float
 
+    def text(self, form: str = ".2f") -> str:
+        """The value with its interval in brackets; without what is infinite."""
+        value, low, high = (f"{number:{form}}" for number in (self.value, self.low, self.high))
+        if math.isinf(self.value):
+            return f"above {low}"
+        return f"{value} (above {low})" if math.isinf(self.high) else f"{value} ({low} to {high})"
+
     def clamped(self, least: float, most: float) -> Estimate:
         """The same, limited to the range of possible values."""
         return Estimate(*(min(max(number, least), most) for number in (self.value, self.low, self.high)))
+
+    def widened(self, margin: float) -> Estimate:
+        """With another, independent source of error, whose 95 % interval alone is plus or minus `margin`."""
+        down, up = self.value - self.low, self.high - self.value
+        return Estimate(
+            self.value, self.value - math.hypot(down, margin), self.value + math.hypot(up, margin)
+        )
 
     def mapped(self, decreasing: Callable[[float], float]) -> Estimate:
         """The estimate of a decreasing function of the value."""

@@ -9,6 +9,7 @@ won.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass
 
@@ -17,11 +18,11 @@ from torch import Tensor
 
 from stepwell.core.allocation import neyman_masses, variance_left
 from stepwell.core.density import not_below
-from stepwell.core.estimates import Estimate
+from stepwell.core.estimates import NORMAL, Estimate
 from stepwell.core.process import NoiseProcess
 from stepwell.core.sampler import State, TimestepSampler
 from stepwell.core.tensors import PerExample
-from stepwell.pacer.gradient_noise import GradientNoise
+from stepwell.pacer.gradient_noise import Draws, GradientNoise
 from stepwell.samplers.combinators import Stratified
 from stepwell.samplers.loss_curve import LossCurve, even_bins
 from stepwell.samplers.losses import bins_of, output_gradient
@@ -63,18 +64,41 @@ class Forecast:
         best = self.least if self.best_images is None else self.best_images.value
         return best > 1 - NOTHING
 
+    @property
+    def left_range(self) -> Estimate:
+        """`left` with its 95 % interval."""
+        return Estimate(self.left, self.left, self.left).widened(NORMAL * self.left_error)
+
+    @property
+    def least_range(self) -> Estimate:
+        """`least` with its 95 % interval."""
+        at = Estimate(self.least, self.least, self.least)
+        return at.widened(NORMAL * self.least_error).clamped(0.0, 1.0)
+
     def scalars(self) -> dict[str, float]:
-        """Its numbers by name, as runs record them; what is unknown is left out."""
+        """Its numbers by name, as runs record them; what is unknown or infinite is left out."""
         if self.losses < FEWEST_LOSSES:
             return {}
         values = {"least": self.least, "least_error": self.least_error}
         if not math.isnan(self.left):
             values |= {"left": self.left, "left_error": self.left_error}
-        for name in ("critical_batch", "images", "best_images"):
+        for name in _MEASURED:
             estimate = getattr(self, name)
-            if estimate is not None and math.isfinite(estimate.value):
+            if estimate is not None:
                 values |= {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
-        return values
+        return {name: value for name, value in values.items() if math.isfinite(value)}
+
+    @classmethod
+    def recorded(cls, scalars: Mapping[str, float], losses: int, batch: int) -> Forecast:
+        """The forecast whose `scalars` a run recorded, after so many losses and at its batch."""
+        measured = {}
+        for name in _MEASURED:
+            if f"{name}_low" in scalars:
+                # Only a critical batch can be infinite: where no signal was seen in the noise.
+                value, high = (scalars.get(key, math.inf) for key in (name, f"{name}_high"))
+                measured[name] = Estimate(value, scalars[f"{name}_low"], high)
+        left, error = scalars.get("left", math.nan), scalars.get("left_error", math.nan)
+        return cls(losses, left, error, scalars["least"], scalars["least_error"], batch, **measured)
 
     def short(self) -> str:
         """A few words for a progress line; empty before enough losses were observed."""
@@ -82,41 +106,40 @@ class Forecast:
             return ""
         if self.nothing_to_win:
             return "nothing to win by other timesteps"
-        if self.images is not None:
-            return f"images {self.images.value:.2f}x, best {_value(self.best_images):.2f}x"
-        return (
-            f"variance {self.left:.2f}, best {self.least:.2f}" if self.left < 1 else f"best {self.least:.2f}"
-        )
+        if self.images is not None and self.best_images is not None:
+            return f"forecast {self.images.value:.2f}x the images, best {self.best_images.value:.2f}x"
+        if self.best_images is not None:
+            return f"forecast at best {self.best_images.value:.2f}x the images"
+        own = "at best" if math.isnan(self.left) else f"{self.left:.2f}x, best"
+        return f"gradient variance {own} {self.least:.2f}x"
 
     def __str__(self) -> str:
         if self.losses < FEWEST_LOSSES:
-            return f"no forecast yet: {self.losses} losses were observed, {FEWEST_LOSSES} are needed"
-        best = (
-            f"the best draws would leave {self.least:.2f} ± {self.least_error:.2f} of the gradient's variance"
-        )
-        if math.isnan(self.left):
-            said = f"{best}; these draws change the objective"
-        else:
-            said = f"these draws leave {self.left:.2f} ± {self.left_error:.2f}, {best}"
-        if self.nothing_to_win:
-            said = f"nothing to win here: {best}"
-        if self.critical_batch is None or self.best_images is None:
-            return said
-        own = "" if self.images is None else f"these draws need {_told(self.images)} of the images, "
+            return f"no forecast yet: {self.losses} of the {FEWEST_LOSSES} losses that it needs were observed"
+        least = self.least_range.text()
+        lead = "these timesteps change the objective; the best that keep it" if math.isnan(self.left) else ""
+        lead = "nothing to win here: even the best timesteps" if self.nothing_to_win else lead
+        if self.best_images is None or self.critical_batch is None:
+            if lead:
+                return f"{lead} would leave {least} of the gradient's variance"
+            if abs(self.left - 1) + NORMAL * self.left_error < NOTHING / 4:
+                return (
+                    f"these timesteps save nothing; the best would leave {least} of the gradient's variance"
+                )
+            left = self.left_range.text()
+            return f"these timesteps leave {left} of the gradient's variance, the best would leave {least}"
+        best, critical = self.best_images.text(), f"the critical batch is {self.critical_batch.text('.0f')}"
+        need = f"of the images that the process's own timesteps need at batch {self.batch}"
+        if lead or self.images is None:
+            variance = f"they leave {least} of the gradient's variance"
+            return f"{lead} would need {best} {need}; {variance}, and {critical}"
         return (
-            f"{said}; at batch {self.batch} (critical batch {_told(self.critical_batch, 'd')}) "
-            f"{own}the best {_told(self.best_images)}"
+            f"expect {self.images.text()} {need}, {best} at best: these timesteps leave "
+            f"{self.left_range.text()} of the gradient's variance, the best {least}, and {critical}"
         )
 
 
-def _value(estimate: Estimate | None) -> float:
-    return math.nan if estimate is None else estimate.value
-
-
-def _told(estimate: Estimate, form: str = ".2f") -> str:
-    numbers = (estimate.value, estimate.low, estimate.high)
-    value, low, high = (f"{n:.0f}" if form == "d" else f"{n:{form}}" for n in numbers)
-    return f"{value} ({low} to {high})"
+_MEASURED = ("critical_batch", "images", "best_images")
 
 
 class Forecaster:
@@ -170,18 +193,20 @@ class Forecaster:
         # Draws without a correction keep the objective only if they are its own.
         keeps = sampler.reference is not None or bool((masses - shares).abs().sum() < 1e-3)
         even = isinstance(sampler, Stratified)
-        told = self.noise.estimates(self.batch, [(float(left), even), (float(least), True)])
-        critical, images, best_images = told or (None, None, None)
+        own = Draws(float(left), _error(left_slope, covariance), even)
+        ideal = Draws(float(least), _error(least_slope, covariance), True)
+        critical, images, best_images = self.noise.estimates(self.batch, [own, ideal]) or (None, None, None)
         return Forecast(
             self._losses,
-            float(left) if keeps else math.nan,
-            _error(left_slope, covariance),
-            float(least),
-            _error(least_slope, covariance),
+            own.left if keeps else math.nan,
+            own.error,
+            ideal.left,
+            ideal.error,
             self.batch,
             critical,
             images if keeps else None,
-            best_images,
+            # The best are never worse than the process's own.
+            best_images and best_images.clamped(0.0, 1.0),
         )
 
     def _correction(self, log: Tensor) -> Tensor:
@@ -192,7 +217,7 @@ class Forecaster:
         count = self.noise.measured
         if not count:
             return torch.zeros_like(log)
-        share, strata = self._shares, self.noise.noise().variances.clamp(min=1e-30)
+        share, strata = self._shares, self.noise.variances().clamp(min=1e-30)
         middles = share.cumsum(0) - share / 2
         stratum = (middles * len(strata)).long().clamp(max=len(strata) - 1)
         curve = torch.zeros_like(strata).index_add(0, stratum, share * log.exp())

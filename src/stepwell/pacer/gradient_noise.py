@@ -1,21 +1,23 @@
 """The gradient's signal and noise, measured: from which batch size on noise no longer limits training.
 
-An update's gradient is the mean gradient G plus noise, which falls with the batch. B_crit = tr Cov / |G|^2,
-with tr Cov the variance of one example's gradient, is the batch at which both are equal (McCandlish et al.
-2018, Eq. 2.8), here in the metric of Adam's preconditioner. It depends on the weights it is measured at:
-small batches and large learning rates displace them at random, and most of |G|^2 there only leads back.
-Averaged weights are nearly free of that: at batch 4 they gave 110, the last ones 13 (benchmarks/LOG.md).
+The critical batch is tr Cov / |G|^2 (`core/allocation.py`), with tr Cov the variance of one example's
+gradient, here in the metric of Adam's preconditioner. It depends on the weights it is measured at: small
+batches and large learning rates displace them at random, and most of |G|^2 there only leads back. Averaged
+weights are nearly free of that: at batch 4 they gave 110, the last ones 13 (benchmarks/LOG.md).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from stepwell.core.allocation import Noise, critical_batch
 from stepwell.core.errors import InvalidParameter
-from stepwell.core.estimates import MIN_ROUNDS, Estimate, jackknife
+from stepwell.core.estimates import MIN_ROUNDS, NORMAL, Estimate, jackknife
 from stepwell.core.tensors import State
 from stepwell.core.tick import stream_key
 from stepwell.probes.context import ProbeContext
@@ -29,34 +31,14 @@ KEPT = 8
 """Measurements that count: older ones belong to a model that has changed since."""
 
 
-@dataclass(frozen=True)
-class Noise:
-    """What the measurements so far say."""
+class Draws(NamedTuple):
+    """Draws whose images are asked for."""
 
-    variances: Tensor
-    """[K]: tr Cov of one example's gradient within each stratum; the objective draws all equally often."""
-    between: Tensor
-    """tr Cov between strata, which independent draws have beside that within them; stratified ones do not."""
-    signal: Tensor
-    """|G|^2."""
-
-    @property
-    def total(self) -> Tensor:
-        """tr Cov of one example's gradient, drawn like the objective."""
-        return self.variances.mean() + self.between.clamp(min=0)
-
-    def critical_batch(self) -> Tensor:
-        """tr Cov / |G|^2; infinite where no signal was seen."""
-        return torch.where(self.signal > 0, self.total / self.signal, torch.inf)
-
-    def images(self, batch: int, left: float, stratified: bool) -> Tensor:
-        """Images of draws that leave a share of the variance within strata over those of the objective's own.
-
-        (1 + left x) / (1 + x) with x = critical batch / batch (McCandlish et al. 2018, Eq. 2.7).
-        """
-        remains = left * self.variances.mean() + (0.0 if stratified else self.between.clamp(min=0))
-        signal = batch * self.signal.clamp(min=0)
-        return (signal + remains) / (signal + self.total)
+    left: float
+    """What they leave of the variance within strata."""
+    error: float
+    """Its standard error."""
+    stratified: bool
 
 
 class GradientNoise:
@@ -107,25 +89,32 @@ class GradientNoise:
         """How many measurements count."""
         return len(self._rows)
 
+    def variances(self) -> Tensor:
+        """[K]: tr Cov of one example's gradient within each stratum, all of equal shares."""
+        return self._rows[:, :STRATA].mean(0)
+
     def noise(self, rows: Tensor | slice = slice(None)) -> Noise:
         """The mean of some or all measurements."""
         mean = self._rows[rows].mean(0)
-        return Noise(mean[:STRATA], mean[-2] - mean[-1], mean[-1])
+        return Noise(mean[:STRATA].mean(), mean[-2] - mean[-1], mean[-1])
 
-    def estimates(self, batch: int, shares: list[tuple[float, bool]]) -> list[Estimate] | None:
-        """The critical batch, then the images of draws that leave each (share, stratified); None: too few."""
-        if self.measured < MIN_ROUNDS:
+    def estimates(self, batch: int, asked: Sequence[Draws]) -> list[Estimate] | None:
+        """The critical batch, then the images of each of the draws; None until enough is known."""
+        if self.measured < MIN_ROUNDS or not batch:
             return None
 
         def statistic(rows: Tensor) -> Tensor:
             noise = self.noise(rows)
-            # Of the signal over the noise: its inverse has no bound.
-            per_noise = noise.signal / noise.total
-            return torch.stack([per_noise, *(noise.images(batch, left, even) for left, even in shares)])
+            images = [noise.images(batch, draws.left, draws.stratified) for draws in asked]
+            return torch.stack([noise.per_noise(), *images])
 
         per_noise, *images = jackknife(statistic, self.measured)
-        critical = per_noise.clamped(0.0, float("inf")).mapped(lambda v: 1 / v if v else float("inf"))
-        return [critical, *(image.clamped(0.0, 2.0) for image in images)]
+        noise, found = self.noise(), [critical_batch(per_noise)]
+        for draws, image in zip(asked, images, strict=True):
+            # What they leave is known from other data: its error comes on top.
+            slope = noise.images(batch, 1.0, True) - noise.images(batch, 0.0, True)
+            found.append(image.widened(NORMAL * draws.error * float(slope)).clamped(0.0, 2.0))
+        return found
 
     def state_dict(self) -> State:
         """The measurements that count."""

@@ -98,8 +98,8 @@ class ProbeLoop:
             )
         if self._setup.optimizer is None:
             raise CallOrderError(
-                f"{self.sampler!r} measures around updates: call pacer.attach(optimizer) before the first "
-                "draw, or give the Pacer optimizer= and call before_update and after_update."
+                "measuring needs the optimizer, whose parameters it is about: call pacer.attach(optimizer) "
+                "before the first draw, or give the Pacer optimizer= and call before_update and after_update."
             )
         if x0.is_inference():
             raise Unsupported(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,15 +16,17 @@ from stepwell.cli.progress import measuring
 
 if TYPE_CHECKING:
     from stepwell.analyze.gain import Gain
-    from stepwell.core.estimates import Estimate
     from stepwell.train.step import Training
 
 _EXAMPLES = """examples:
   stepwell analyze gain runs/fashion16-uniform-0
   stepwell analyze gain runs/fashion16-uniform-0 --weighting min-snr
+  stepwell analyze gain runs/fashion16-uniform-0 --raw
   stepwell analyze gain fashion16 data=my/photos model=small steps=500
 
 A workload is trained for a short while first (steps=200), and nothing is written.
+Gradients are of the averaged weights (EMA): the last ones are displaced by noise, and most of their gradient
+only leads back, so that the critical batch there looks up to ten times too small.
 """
 
 
@@ -40,6 +43,7 @@ def register(analyses: Any) -> None:
     )
     add_arguments(parser)
     parser.add_argument("-w", "--weighting", metavar=SPEC, help="measure another objective than its own")
+    parser.add_argument("--raw", action="store_true", help="measure at the raw weights instead of EMA")
     add_effort(parser, rounds=5, images=16)
 
 
@@ -55,14 +59,16 @@ def run(options: argparse.Namespace) -> None:
     moment = last_moment(options)
     experiment, training, steps = moment
     recipe, started = experiment.recipe, time.monotonic()
-    rounds = gradient_rounds(training, experiment.data.train, effort, weighting, measuring)
-    result = gain(rounds, recipe.batch * recipe.accumulate)
+    weights = "raw" if options.raw else "averaged"
+    with nullcontext() if options.raw else training.ema.in_place():
+        rounds = gradient_rounds(training, experiment.data.train, effort, weighting, measuring)
+        result = gain(rounds, recipe.batch * recipe.accumulate)
     objective = options.weighting or str(experiment.plan.method.weighting)
     gradients = effort.rounds * effort.strata * 2 * effort.images
     metric = "Adam's metric" if result.metric == "adam" else "the plain metric"
     lines = [
         f"{moment.title(options.what)}, after {steps} steps; objective {objective}",
-        f"{gradients:,} gradients in {metric}, {time.monotonic() - started:.0f} s",
+        f"{gradients:,} gradients of the {weights} weights in {metric}, {time.monotonic() - started:.0f} s",
         "",
     ]
     if _changes_the_objective(training):
@@ -75,7 +81,7 @@ def run(options: argparse.Namespace) -> None:
         _report(result, chart.last_time(experiment.process.timesteps)),
         _next(options, result, objective),
     ]
-    output(options, {**asdict(result), "steps": steps}, "\n".join(lines))
+    output(options, {**asdict(result), "steps": steps, "weights": weights}, "\n".join(lines))
 
 
 def _changes_the_objective(training: Training) -> bool:
@@ -98,7 +104,7 @@ def _report(gain: Gain, last: str) -> str:
     }
     title = "standard deviation of one example's gradient (mean = 1)"
     lines = [chart.bars(title, gain.spread, gain.borders, last), ""]
-    lines += [f"  {name:32} {_range(estimate)} {meaning}" for name, (estimate, meaning) in rows.items()]
+    lines += [f"  {name:32} {estimate.text('.3g')} {meaning}" for name, (estimate, meaning) in rows.items()]
     ratio, images, noise = gain.ratio, gain.images_ratio, gain.noise_share.value
     lines += [
         "",
@@ -114,13 +120,13 @@ def _report(gain: Gain, last: str) -> str:
 
 def _next(options: argparse.Namespace, gain: Gain, objective: str) -> str:
     method = "neyman" if objective == "none" else f"neyman+{objective}"
-    if gain.images_ratio.low > 0.95:
-        return "Next: keep what you have. Gradient noise does not limit this training at this batch size."
+    images = gain.images_ratio
+    if images.low > 0.95:
+        return (
+            f"Next: keep what you have. Nothing to win here: at batch {gain.batch} even such timesteps "
+            f"would need {images.text()} of the images."
+        )
     if Path(options.what).is_dir():
         return f"Next: the command that trained it, with method={method} and another out="
     kept = [word for word in options.settings if word.partition("=")[0] not in ("method", "steps", "out")]
     return f"Next: stepwell train {' '.join([options.what, *kept])} method={method}"
-
-
-def _range(estimate: Estimate) -> str:
-    return f"{estimate.value:.3g} ({estimate.low:.3g} to {estimate.high:.3g})"

@@ -70,7 +70,7 @@ def plan_of(what: str, settings: Sequence[str] = ()) -> Plan:
 
 
 def last_moment(options: argparse.Namespace) -> Moment:
-    """A run's last weights with Adam's state, or a workload after a short training."""
+    """A run's last weights with their averages and Adam's state, or a workload after a short training."""
     run = _run_directory(options.what, options.settings)
     if run is not None:
         return _finished_run(run)
@@ -115,12 +115,13 @@ def _finished_run(run: Path) -> Moment:
     from stepwell.train import checkpoint
     from stepwell.train.checkpoint import to_device
 
-    # The averaged weights have other gradients.
+    # Training goes on from the last weights; its EMA has their average.
     experiment = trained(run, averaged=False)
     training = training_of(experiment, accelerator_of(experiment.recipe))
     newest, _ = checkpoint.newest(run / "checkpoints")
     assert newest is not None, "`trained` has just read it"
     training.optimizer.load_state_dict(to_device(newest.tree["optimizer"], training.accelerator.device))
+    training.ema.load(newest.tree["ema"])
     return Moment(experiment, training, newest.info["step"])
 
 

@@ -42,7 +42,10 @@ def _verdict(summary: Summary) -> str:
 
 def _results(summary: Summary) -> str:
     tables = [] if summary.overall is None else [("All workloads", summary.overall)]
-    tables += [(workload.name, workload.table) for workload in summary.workloads]
+    for workload in summary.workloads:
+        tables.append((workload.name, workload.table))
+        if workload.forecasts is not None:
+            tables.append((f"Forecasts on {workload.name}", workload.forecasts))
     html = "".join(
         f"<h3>{escape(name)}</h3>{table(content, summary.colours, name)}"
         for name, content in tables
