@@ -40,6 +40,10 @@ class Tuning:
     """How often the grid may grow while the best rate of a method lies at its edge."""
     evaluations: int = 8
     """Of each of these runs."""
+    tie: float = 0.01
+    """The rate below the best one is taken if its loss is at most this share higher and the rate above fails.
+
+    Short runs see how good a rate is, not how often longer ones diverge; next to a failing rate they do."""
 
 
 @dataclass(frozen=True)
@@ -271,6 +275,8 @@ def _tuning(given: Any, mistakes: list[str]) -> Tuning | None:
         mistakes.append(f"tune: widen must be 0 or more, not {found.widen!r}")
     if not _count(found.evaluations) or not found.evaluations:
         mistakes.append(f"tune: evaluations must be 1 or more, not {found.evaluations!r}")
+    if not 0 <= found.tie < 1:
+        mistakes.append(f"tune: tie must lie in [0, 1), not {found.tie}")
     if not 0 < found.share <= 1:
         mistakes.append(f"tune: share must lie in (0, 1], not {found.share}")
     return found
