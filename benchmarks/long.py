@@ -1,6 +1,7 @@
 """Does a gain last? The study `long`, with losses and distances at four times of its training.
 
-    python benchmarks/long.py run methods=reference,auto workloads=linear,linear-shorter
+    python benchmarks/long.py run long methods=reference,auto
+    python benchmarks/long.py run long-elsewhere methods=auto workloads=linear-shorter
     python benchmarks/long.py table                 the record, from what is there
 
 Every run leaves a thin record, and one of the distances at its checkpoints (2,000 images each).
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +30,18 @@ from stepwell.runs.metrics import FRECHET, loss
 RECORDS = HERE / "records" / "runs-long"
 DISTANCES = HERE / "records" / "long"
 QUARTERS = 4
-SHORTER = "linear-shorter"
+SHORTER, BASELINE = "linear-shorter", "reference"
 SIMPLE = loss("simple").key
 
 
-def study_of(words: list[str]) -> tuple[Study, Workspace]:
-    """The study as the words change it, and where its runs are."""
-    return load_study("long", words), Workspace(Path("runs/results/long"), RECORDS, cores())
+def study_of(name: str, words: Sequence[str] = ()) -> tuple[Study, Workspace]:
+    """A study as the words change it, and where its runs are."""
+    return load_study(name, words), Workspace(Path("runs/results/long"), RECORDS, cores())
 
 
-def run(words: list[str]) -> None:
+def run(name: str, words: list[str]) -> None:
     """Train what is missing; measure distances at every kept checkpoint of a run when it ends."""
-    study, places = study_of([word for word in words if not word.startswith("workers=")])
+    study, places = study_of(name, [word for word in words if not word.startswith("workers=")])
     workers = [int(word.partition("=")[2]) for word in words if word.startswith("workers=")]
     places.workers = (workers or [cores()])[0]
     progress = StudyProgress()
@@ -111,23 +113,24 @@ def _three(ratio: Ratio) -> str:
 
 def table() -> None:
     """What is there, as a record."""
-    study, places = study_of([])
     by: dict[str, dict[str, dict[int, Outcome]]] = {}
-    for outcome in outcomes(study, places):
-        workload = outcome.path.parent.parent.name
-        by.setdefault(workload, {}).setdefault(outcome.method, {})[outcome.seed] = outcome
+    for name in ("long", "long-elsewhere"):
+        study, places = study_of(name)
+        for outcome in outcomes(study, places):
+            workload = outcome.path.parent.parent.name
+            by.setdefault(workload, {}).setdefault(outcome.method, {})[outcome.seed] = outcome
     rows: list[list[str]] = []
     made_in: dict[str, Any] = {}
     for workload, methods in by.items():
-        base = methods.get(study.baseline)
+        base = methods.get(BASELINE)
         if base is None:
             continue
         made_in = next(iter(base.values())).environment
         for method, own in methods.items():
-            if method != study.baseline:
+            if method != BASELINE:
                 rows += rows_of(workload, method, own, base)
     shorter = by.get(SHORTER, {}).get("auto", {})
-    base = by["linear"][study.baseline]
+    base = by["linear"][BASELINE]
     seeds = sorted(shorter.keys() & base.keys())
     if seeds:
         ends = paired([final(shorter[seed], SIMPLE) / final(base[seed], SIMPLE) for seed in seeds])
@@ -169,7 +172,7 @@ def main() -> None:
     if sys.argv[1] == "table":
         table()
     else:
-        run(sys.argv[2:])
+        run(sys.argv[2], sys.argv[3:])
 
 
 if __name__ == "__main__":
