@@ -1,10 +1,9 @@
 """Does a gain last? The study `long`, with losses and distances at four times of its training.
 
-    python benchmarks/long.py run long methods=reference,auto
-    python benchmarks/long.py run long-elsewhere methods=auto workloads=linear-shorter
-    python benchmarks/long.py table                 the record, from what is there
-
-Every run leaves a thin record, and one of the distances at its checkpoints (2,000 images each).
+python benchmarks/long.py run long methods=reference,auto
+python benchmarks/long.py run long-elsewhere methods=auto workloads=linear-shorter
+python benchmarks/long.py distances             of 2,000 images at each checkpoint, while there are run directories
+python benchmarks/long.py table                 the record, from what is there
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from results import main as rewrite_results
 
 from stepwell.cli.progress import StudyProgress
 from stepwell.compare.curves import final, reached
-from stepwell.compare.pool import Event, cores
+from stepwell.compare.pool import cores
 from stepwell.compare.results import Outcome
 from stepwell.compare.run_study import Workspace, outcomes, run_study
 from stepwell.compare.stats import Ratio, paired
@@ -40,22 +39,22 @@ def study_of(name: str, words: Sequence[str] = ()) -> tuple[Study, Workspace]:
 
 
 def run(name: str, words: list[str]) -> None:
-    """Train what is missing; measure distances at every kept checkpoint of a run when it ends."""
+    """Train what is missing."""
     study, places = study_of(name, [word for word in words if not word.startswith("workers=")])
     workers = [int(word.partition("=")[2]) for word in words if word.startswith("workers=")]
     places.workers = (workers or [cores()])[0]
     progress = StudyProgress()
+    run_study(study, places, progress.begin, progress.on_event)
 
-    def ended(event: Event) -> None:
-        progress.on_event(event)
-        if event.kind == "done":
-            keep_distances(event.trial.workload, event.trial.folders[0], study.effort)
 
-    run_study(study, places, progress.begin, ended)
+def distances() -> None:
+    """Of every run directory that still has its checkpoints."""
+    for folder in sorted(Path("runs/results/long").glob("*/*/*/checkpoints")):
+        keep_distances(folder.parent.parent.parent.name, folder.parent, load_study("long").effort)
 
 
 def keep_distances(workload: str, folder: Path, effort: dict[str, int]) -> None:
-    """The Fréchet distance of a run after each quarter of its steps."""
+    """The Fréchet distances of a run at its checkpoints, after each quarter of its steps."""
     import torch
 
     from stepwell.recipes.experiment import trained
@@ -169,10 +168,11 @@ HOW = (
 
 def main() -> None:
     """One stage."""
-    if sys.argv[1] == "table":
-        table()
+    stage, *words = sys.argv[1:]
+    if stage == "run":
+        run(words[0], words[1:])
     else:
-        run(sys.argv[2], sys.argv[3:])
+        {"distances": distances, "table": table}[stage]()
 
 
 if __name__ == "__main__":
