@@ -1,9 +1,11 @@
 """Does a gain last? The study `long`, with losses and distances at four times of its training.
 
-python benchmarks/long.py run long methods=reference,auto
-python benchmarks/long.py run long-elsewhere methods=auto workloads=linear-shorter
-python benchmarks/long.py distances             of 2,000 images at each checkpoint, while there are run directories
-python benchmarks/long.py table                 the record, from what is there
+    python benchmarks/long.py run long methods=reference,auto
+    python benchmarks/long.py run long-elsewhere methods=auto workloads=linear-shorter
+    python benchmarks/long.py distances      of 2,000 images at each checkpoint that is still there
+    python benchmarks/long.py table          the record, from what is there
+
+Nothing that is there already runs again.
 """
 
 from __future__ import annotations
