@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from markdown_tables import table
+from markdown_tables import sections, table
 from method_pages import ENTRIES
 from mkdocs.structure.files import File, Files
 
@@ -19,6 +19,16 @@ INTEGRATIONS = ROOT / "src" / "stepwell" / "integrations"
 _MODULES = "<!-- every integration -->"
 _LOOPS = "<!-- every loop -->"
 _METRICS = "<!-- every metric -->"
+_LAW = "<!-- law -->"
+_LAW_COLUMNS = (
+    "workload",
+    "rho",
+    "critical batch, first to last quarter",
+    "predicted, averaged weights",
+    "images for same loss",
+    "images to reference's end",
+    "distance",
+)
 _PLACE = re.compile(r"`([\w/]+\.py)::([\w.]+)`(,?)")
 
 
@@ -37,8 +47,18 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         return _PLACE.sub(_place, markdown)
     if page.file.src_uri == "results.md":
         return markdown.replace(_METRICS, metrics())
+    if page.file.src_uri == "forecast.md":
+        return markdown.replace(_LAW, law())
     references = "\n\n".join(f"::: stepwell.integrations.{name}" for name in modules())
     return markdown.replace(_MODULES, references).replace(_LOOPS, _loops(page.meta.get("loops", {})))
+
+
+def law() -> str:
+    """What was predicted and what was measured, from the records."""
+    records = sections((ROOT / "benchmarks" / "RESULTS.md").read_text())
+    section = next(each for each in records if each.title.startswith("The law of images"))
+    places = [section.column(name) for name in _LAW_COLUMNS]
+    return table(_LAW_COLUMNS, [tuple(row[place] for place in places) for row in section.rows])
 
 
 def metrics() -> str:
