@@ -290,11 +290,19 @@ def picture(known: list[Point]) -> None:
         axes.errorbar(
             x, ratio.mean, yerr=error, color=colours[process], marker=marker, markersize=6, capsize=2
         )
-        label = f" {'LoRA ' if lora else ''}{point.workload.rpartition('-')[2]}"
-        axes.annotate(label, (x, ratio.mean), fontsize=8, va="center", color=colours[process])
+        # LoRA's on the left, so that neighbours do not lie on each other.
+        label, side = (
+            f"{'LoRA, ' if lora else ''}batch {point.workload.rpartition('-')[2]}",
+            -6 if lora else 6,
+        )
+        at = {"xytext": (side, 0), "textcoords": "offset points", "ha": "right" if lora else "left"}
+        axes.annotate(label, (x, ratio.mean), fontsize=8, va="center", color=colours[process], **at)
     for name, colour in colours.items():
-        axes.plot([], [], "o", color=colour, label=name)
-    axes.legend(frameon=False, loc="lower right", title="labels: batch size")
+        if any(name in point.workload for point in known):
+            axes.plot([], [], "o", color=colour, label=name)
+    axes.legend(frameon=False, loc="lower right")
+    axes.annotate("as predicted", (0.72, 0.735), fontsize=8, color="#777777", rotation=37, ha="center")
+    axes.set_xlim(0.38, 1.15)
     axes.set(xlabel="images predicted from one run of the reference", ylabel="images measured, 8 seeds, 95 %")
     axes.set_title("Images for the same loss over the reference's", fontsize=11)
     figure.tight_layout()
