@@ -152,3 +152,9 @@ def test_a_run_from_before_a_setting_existed_counts_where_its_default_is_asked_f
         load_study("fashion16", ["methods=uniform", "seeds=1", "steps=40", "solver=ddpm"]), tmp_path, None
     )
     assert other.outcome() is None
+
+
+def test_without_the_baseline_the_reference_is_compared_with() -> None:
+    assert Study().baseline_among(["auto", "uniform"]) == "uniform"
+    assert Study().baseline_among(["auto", "reference"]) == "reference"
+    assert Study().baseline_among(["auto", "neyman"]) == "auto"

@@ -80,8 +80,8 @@ class Study:
         return loss(self.judged_by.get(method, self.metric))
 
     def baseline_among(self, methods: Collection[str]) -> str:
-        """The study's baseline, or the first method where that one is missing."""
-        return self.baseline if self.baseline in methods else next(iter(methods))
+        """The study's baseline, else draws like the process's own, else the first method."""
+        return next((name for name in (self.baseline, "reference") if name in methods), next(iter(methods)))
 
     def against_of(self, method: str, methods: Collection[str]) -> str:
         """The method that another one is judged against, itself if it is the baseline."""
