@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from compare.made_runs import write_run
 
-from stepwell.compare.study import load_study
+from stepwell.compare.study import Study, load_study
 from stepwell.compare.trials import final_trials, require_sound
 from stepwell.compare.tuning import tuned
 from stepwell.core.errors import StepwellError
