@@ -156,8 +156,8 @@ class Recorder:
         if self.settings.evaluate_every == 0:
             return
         with self.at.clock.paused():
-            # Before the first update Adam's preconditioner does not exist. And not at an end that is no regular
-            # evaluation: a run that goes on later must be the same as one that never ended there.
+            # Before the first update Adam's preconditioner does not exist. And not at an end between regular
+            # evaluations: a run that goes on later must be the same as one that never ended there.
             if self.at.step and due(self.at.step, self.settings.evaluate_every):
                 with self.training.ema.in_place():
                     self.hooks.measure(self.at.step)
