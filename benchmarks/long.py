@@ -76,6 +76,8 @@ def keep_distances(workload: str, folder: Path, effort: dict[str, int]) -> None:
 
 def distance_at(outcome: Outcome, workload: str, quarter: int) -> float:
     """Of a run after some quarters of its steps; NaN if it was not measured."""
+    if quarter == QUARTERS:
+        return FRECHET.read(outcome.score)
     place = DISTANCES / f"{workload}-{outcome.path.parent.name}-{outcome.path.name}.json"
     distances = json.loads(place.read_text()) if place.exists() else {}
     return float(distances.get(str(round(outcome.recipe.steps * quarter / QUARTERS)), "nan"))
