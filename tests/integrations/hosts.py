@@ -30,7 +30,7 @@ class Host:
 
     name: str
     feed: Feed
-    steps: int = 88
+    steps: int = 104
     """Updates in which the held-out loss falls and the density moves."""
     falls_to: float = 0.7
     """The share of the first held-out loss that must be reached."""

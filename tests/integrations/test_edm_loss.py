@@ -42,7 +42,7 @@ def test_with_its_own_density_it_is_edms_loss() -> None:
 
 
 def test_augmentation_and_labels_reach_the_probes() -> None:
-    loss_fn, network, optimizer = edm_loss()
+    loss_fn, network, optimizer = edm_loss(sampler="neyman:every_steps=16,images=16")
     labels, asked = torch.arange(8.0), []
     own = network.forward
 

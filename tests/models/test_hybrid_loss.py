@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from stepwell.catalogue import build as named
+from stepwell.core.noise import normal
 from stepwell.core.process import NoiseProcess
 from stepwell.core.tick import Tick
 from stepwell.models import unet
@@ -68,6 +69,9 @@ def stepped(process: NoiseProcess, pace: Any) -> tuple[Tensor, Tensor]:
         seen.append(denoiser.network.conv_out.bias.grad.clone())
         return torch.zeros(())
 
+    with_noise = SimpleNamespace(
+        u=pace.u, correction=pace.correction, noise_like=lambda x0: normal(x0, Tick(0, 0))
+    )
     nothing = SimpleNamespace(apply=lambda *_: None, step=lambda *_: None, zero_grad=lambda: None)
     x0 = torch.randn(6, 2, 8, 8, generator=torch.Generator().manual_seed(1)).clamp(-1, 1)
     training = SimpleNamespace(
@@ -80,7 +84,7 @@ def stepped(process: NoiseProcess, pace: Any) -> tuple[Tensor, Tensor]:
             scaler=None,
         ),
         pacer=SimpleNamespace(
-            draw=lambda *_: pace,
+            draw=lambda *_: with_noise,
             observe=lambda _: None,
             before_update=lambda: None,
             after_update=lambda _: {},
