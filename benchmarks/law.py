@@ -257,9 +257,11 @@ HOW = (
     "`stepwell compare law` and `law-lora` (tiny U-Net, fashion16, eight paired seeds, learning rates tuned "
     "for each method alike): images for the same held-out loss over the reference's, images to its end, the "
     "final loss and the Fréchet distance (500 images) with one-sided 95 % bounds. Predictions are of one run "
-    "of the reference with another seed, committed before the first of these runs: (1 + rho x) / (1 + x), "
-    "rho and the critical batch measured in the middle of each quarter of training, by the gradients in "
-    "Adam's metric at the averaged weights, or at the last ones."
+    "of the reference with another seed, committed before the final runs: (1 + rho x) / (1 + x), rho and the "
+    "critical batch measured in the middle of each quarter of training, by the gradients in Adam's metric at "
+    "the averaged weights, or at the last ones. linear-4 is an exception: two of its reference's runs "
+    "diverged at the rate that was tuned first, so the reference was run again at auto's rate, after a new "
+    "prediction; auto's runs are older than that prediction (LOG.md)."
 )
 
 

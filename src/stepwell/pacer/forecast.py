@@ -34,6 +34,7 @@ FEWEST_LOSSES = 100
 NOTHING = 0.02
 """A smaller saving is nothing."""
 HALF_BELIEVED = 2
+"""As many measurements of the gradients correct the loss curve by half: a single one is off by a factor."""
 
 
 @dataclass(frozen=True)
@@ -223,7 +224,6 @@ class Forecaster:
         curve = torch.zeros_like(strata).index_add(0, stratum, share * log.exp())
         curve = curve / torch.zeros_like(strata).index_add(0, stratum, share).clamp(min=1e-30)
         above = strata.log() - curve.clamp(min=1e-30).log()
-        # As many measurements as this would be half believed: a single one is off by a factor.
         return ((above - above.mean()) * (count / (count + HALF_BELIEVED)))[stratum]
 
     def state_dict(self) -> State:

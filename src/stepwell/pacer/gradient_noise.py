@@ -62,10 +62,8 @@ class GradientNoise:
         halves = []
         for stratum in range(STRATA):
             rows = torch.arange(2 * each * stratum, 2 * each * (stratum + 1), device=context.x0.device)
-            probe, here = (
-                Gradients(),
-                context.of_examples(rows, replace(context.tick, seed=seed, step=stratum)),
-            )
+            here = context.of_examples(rows, replace(context.tick, seed=seed, step=stratum))
+            probe = Gradients()
             probe.add_batch(here.x0, here.condition, spec, context.group.world)
             signal = probe.after(here, spec)
             assert signal is not None, "there are as many examples as the probe needs"
@@ -110,9 +108,9 @@ class GradientNoise:
 
         per_noise, *images = jackknife(statistic, self.measured)
         noise, found = self.noise(), [critical_batch(per_noise)]
+        # What draws leave is known from other data: its error comes on top.
+        slope = noise.images(batch, 1.0, True) - noise.images(batch, 0.0, True)
         for draws, image in zip(asked, images, strict=True):
-            # What they leave is known from other data: its error comes on top.
-            slope = noise.images(batch, 1.0, True) - noise.images(batch, 0.0, True)
             found.append(image.widened(NORMAL * draws.error * float(slope)).clamped(0.0, 2.0))
         return found
 
