@@ -160,7 +160,7 @@ def save(profiles: Sequence[Profile], path: Path) -> None:
     for axes in (above, below):
         time_axes(axes)
     if any(labels):
-        above.legend(frameon=False, fontsize=8, loc="upper right")
+        above.legend(frameon=False, fontsize=8, loc="best")
     write(figure, path)
 
 
