@@ -31,7 +31,7 @@ _FORM = "[0 uniform; 2000 logit-normal:mean=1], steps and samplers"
 
 def _parsed(text: str) -> dict[str, str]:
     stages: dict[str, str] = {}
-    for stage in text.strip().strip("[]()").split(";"):
+    for stage in text.strip().removeprefix("[").removesuffix("]").split(";"):
         step, _, name = stage.strip().partition(" ")
         if not name:
             raise InvalidParameter(f"stages={text}: {stage.strip()!r} is no stage; write {_FORM}.")
