@@ -1,7 +1,7 @@
 """Seconds to the reference's loss: one run at a time on an otherwise idle machine, methods interleaved.
 
-    python benchmarks/seconds.py run        needs a machine that does nothing else
-    python benchmarks/seconds.py table      the record, from what is there
+python benchmarks/seconds.py run        needs a machine that does nothing else
+python benchmarks/seconds.py table      the record, from what is there
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from stepwell.compare.summary import judgements_of
 METHODS = ("reference", "auto", "neyman")
 WORKLOADS, RATE = ("linear-4", "linear-64"), 2e-3
 HOW = (
-    "Two workloads of `stepwell compare law` again, four seeds, one run at a time and one thread each on an "
-    "otherwise idle machine, the methods of a seed one after the other: training seconds (without evaluation, "
-    "saving and the forecast's measurements) for the same held-out loss over the "
+    "Two workloads of `stepwell compare law` again, four seeds, one run at a time, one thread each, on an "
+    "otherwise idle machine, the methods of a seed one after the other: training seconds (no evaluation, "
+    "saving or forecast in them) for the same held-out loss over the "
     "reference's, beside images. Every method trains at fashion16's own rate, 0.002: tuning was meant to be "
     "skipped and its rates (0.004 and 0.008) kept, and the runs took the recipe's instead."
 )

@@ -30,7 +30,10 @@ PROCESSES = ("linear", "cosine", "flow", "edm", "vp", "ve")
 MASSES = (1.0, 0.0, 3.0, 2.0, 5.0)
 NEEDED: dict[str, dict[str, Any]] = {
     "table": {"masses": MASSES},
-    "over-steps": {"stages": f"[0 uniform; {START - 10} logit-normal; {START + 30} cosmap]", "blend": "linear"},
+    "over-steps": {
+        "stages": f"[0 uniform; {START - 10} logit-normal; {START + 30} cosmap]",
+        "blend": "linear",
+    },
 }
 """Parameters that have no default."""
 

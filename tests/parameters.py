@@ -106,16 +106,18 @@ SAMPLER_PARAMETERS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
         std=_number(0.02, 8),
         shape=EXAMPLE_SHAPES,
     ),
-    "dimension-shift": _optional(
-        dimension=st.integers(0, 10**6), std=_number(0.02, 8), shape=EXAMPLE_SHAPES
-    ),
+    "dimension-shift": _optional(dimension=st.integers(0, 10**6), std=_number(0.02, 8), shape=EXAMPLE_SHAPES),
     "ltx-2": _optional(std=_number(0.02, 8), uniform_share=_number(0, 1), shape=EXAMPLE_SHAPES),
     "pi0": _optional(alpha=_number(0.02, 200), beta=_number(0.02, 200), least=_number(0, 1)),
     "style-friendly": _optional(mean=_number(-30, 30), std=_number(0.05, 12)),
     "jit": _optional(mean=_number(-8, 8), std=_number(0.02, 8)),
     "u-shaped": _optional(scale=_number(0.01, 100)),
     "over-steps": st.fixed_dictionaries(
-        {"stages": st.sampled_from(["0 uniform", "0 uniform; 3 jit", "0 mode;9 uniform; 4 beta", "2 jit", 5])},
+        {
+            "stages": st.sampled_from(
+                ["0 uniform", "0 uniform; 3 jit", "0 mode;9 uniform; 4 beta", "2 jit", 5]
+            )
+        },
         optional={"blend": st.sampled_from(["switch", "linear", "quick"])},
     ),
     "speed": _optional(

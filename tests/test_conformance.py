@@ -71,7 +71,7 @@ def test_the_dtype_of_the_examples_does_not_change_the_draw(case: Case) -> None:
 
 @every_case
 def test_draws_corrections_and_log_probs_are_sound(case: Case) -> None:
-    sampler, x0 = case.drawn_from, torch.zeros(20_000, 1)
+    sampler, x0 = case.drawn_from, torch.zeros(20_000, 1, 1)
     drawn = sampler.draw(x0, NOW)
     assert ((drawn.u >= 0) & (drawn.u < 1)).all()
     assert (drawn.correction > 0).all()
@@ -149,7 +149,7 @@ def test_draws_follow_the_density(case: Case) -> None:
     sizes = {1: 200, 7: 200, 512: 200} if case.dependent else {1: 100, 7: 40, 4096: 2}
     for batch, steps in sizes.items():
         u = _pooled(sampler, batch, steps, case.dependent)
-        x0 = torch.zeros(batch, 1)
+        x0 = torch.zeros(batch, 1, 1)
         assert_uniform(sampler.cdf(u, x0), failure_rate=RATE)
         bins = min(50, len(u) // 10)
         masses = sampler.cdf(edges(bins), x0).diff()
@@ -174,7 +174,7 @@ def test_a_sampler_says_whether_it_learns_also_through_combinators(entry: Entry)
 
 @pytest.mark.parametrize("entry", [pytest.param(e, id=e.name) for e in SAMPLERS if e.learns])
 def test_what_a_taught_sampler_draws_has_changed(entry: Entry) -> None:
-    sampler, x0 = named(entry.name, "linear")(), torch.zeros(512, 1)
+    sampler, x0 = named(entry.name, "linear")(), torch.zeros(512, 1, 1)
     before = sampler.draw(x0, NOW).u
     # Otherwise the suite would test it as it was built, twice.
     assert (teach(sampler).draw(x0, NOW).u != before).float().mean() > 0.5

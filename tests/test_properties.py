@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from parameters import (
     FLAG,
-    PROCESS_PARAMETERS,
     NEEDED,
+    PROCESS_PARAMETERS,
     SAMPLER_PARAMETERS,
     SHAPING,
     WEIGHTING_PARAMETERS,
@@ -243,6 +243,8 @@ MEANT = {
     ("logit-normal", "mean", -1),
     ("log-normal-sigma", "mean", -1),
     ("laplace", "mean", -1),
+    ("style-friendly", "mean", -1),
+    ("jit", "mean", -1),
     ("mode", "scale", -1),
     ("vlb", "cap", None),
     ("alignment", "target", None),

@@ -22,7 +22,8 @@ for p in PROCESSES:
     for s in SAMPLERS:
         if s.process not in (None, p.name):
             continue
-        given = {"table": {"masses": [1.0, 2.0]}, "over-steps": {"stages": "0 uniform; 9 jit"}}.get(s.name, {})
+        needed = {"table": {"masses": [1.0, 2.0]}, "over-steps": {"stages": "0 uniform; 9 jit"}}
+        given = needed.get(s.name, {})
         sampler = stepwell.sampler(s.name, process, floor=0.1, stratified=True, **given)
         draw = sampler.draw(torch.zeros(4, 2, 1), stepwell.Tick())
         sampler.learn(stepwell.Feedback(stepwell.Tick(), draw.u, torch.ones(4), torch.ones(4)))

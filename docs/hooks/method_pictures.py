@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import shlex
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
@@ -61,7 +62,7 @@ def _formula(kind: str, name: str, meta: Mapping[str, Any], path: Path) -> None:
     from stepwell.analyze.densities import profile
     from stepwell.cli.chart import save
 
-    words = [word for word in str(meta.get("show", "")).split() if "=" in word]
+    words = [word for word in shlex.split(str(meta.get("show", ""))) if "=" in word]
     given = dict(split_pair(word) for word in words)
     entry = find(kind, name)  # type: ignore[arg-type]
     processes = (entry.process,) if entry.process else _PROCESSES[:1] if meta.get("taught") else _PROCESSES

@@ -117,7 +117,13 @@ SHAPES = {256: (16, 32, 32), 1024: (16, 64, 64), 4096: (16, 128, 128)}
 @pytest.mark.parametrize("n", SHAPES)
 @pytest.mark.parametrize(
     ("name", "published"),
-    [("flux", of_flux), ("qwen-image", of_qwen), ("krea", of_krea), ("ltx-2", of_ltx), ("dimension-shift", of_rae)],
+    [
+        ("flux", of_flux),
+        ("qwen-image", of_qwen),
+        ("krea", of_krea),
+        ("ltx-2", of_ltx),
+        ("dimension-shift", of_rae),
+    ],
 )
 def test_draws_are_those_of_published_code(name: str, published: object, n: int) -> None:
     assert callable(published)
@@ -142,6 +148,7 @@ def test_the_percentiles_of_ltx_2() -> None:
     below = float(sampler.cdf(torch.tensor([stretched], dtype=torch.float64), x0))
     # The half per cent below the lower percentile is reflected to above it.
     assert below == pytest.approx(0.5, abs=2e-3)
+    assert float(sampler.density(torch.tensor([5e-4]), x0)) == 0, "reflected at 0.001"
 
 
 @pytest.mark.parametrize("name", ["flux", "ltx-2", "dimension-shift"])

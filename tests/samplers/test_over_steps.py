@@ -30,7 +30,7 @@ def test_each_stage_draws_from_its_step_on() -> None:
     tick = stepwell.Tick(step=15)
     assert torch.equal(sampler.draw(X0, tick).u, middle.draw(X0, tick).u)
     drawn = sampler.draw(X0, stepwell.Tick(step=25)).u
-    assert 0.2 <= float(drawn.min()) and float(drawn.max()) < 0.6
+    assert float(drawn.min()) >= 0.2 and float(drawn.max()) < 0.6
 
 
 def test_a_linear_blend_moves_from_one_density_to_the_next() -> None:
@@ -102,6 +102,8 @@ def test_samplers_and_tables_are_stages_too() -> None:
         ("[0 neyman; 9 alignment:unbiased=true]", {}, Unsupported, "two stages measure gradients"),
     ],
 )
-def test_what_cannot_be_a_plan_is_told(stages: object, more: dict[str, object], error: type, said: str) -> None:
+def test_what_cannot_be_a_plan_is_told(
+    stages: object, more: dict[str, object], error: type, said: str
+) -> None:
     with pytest.raises(error, match=said):
         stepwell.sampler("over-steps", "flow", stages=stages, **more)

@@ -49,7 +49,9 @@ def _shape(default: tuple[int, ...]) -> Parameter:
 
 
 _SHAPED = (
-    Parameter("base", "logit-normal", "what is shifted: logit-normal (kohya, musubi) or uniform (ai-toolkit)"),
+    Parameter(
+        "base", "logit-normal", "what is shifted: logit-normal (kohya, musubi) or uniform (ai-toolkit)"
+    ),
     Parameter("std", 1.0, "width of the logit-normal"),
     _shape((16, 128, 128)),
 )

@@ -65,7 +65,9 @@ def run(options: argparse.Namespace) -> None:
             return
     named = [one for group in _grouped(options.what) for one in _at_shapes(*group, options.shape)]
     if options.shape and not any("shape" in parameters for _, parameters in named):
-        raise InvalidParameter(f"--shape: none of {', '.join(name for name, _ in named)} depends on the shape.")
+        raise InvalidParameter(
+            f"--shape: none of {', '.join(name for name, _ in named)} depends on the shape."
+        )
     profiles = [_profile(name, parameters, options) for name, parameters in named]
     text = "\n".join(map(chart.text, profiles))
     values = [profile.plain() for profile in profiles]

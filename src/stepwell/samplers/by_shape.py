@@ -39,7 +39,7 @@ def resolution_shift(
     std: float = 1.0,
     shape: Sequence[int] = MEGAPIXEL,
 ) -> TimestepSampler:
-    """A density shifted by exp(mu), mu on the line through (tokens, mu) at `low` and `high` (FLUX.1, 2024)."""
+    """A density shifted by exp(mu), mu on the line through (tokens, mu) at `low` and `high` (FLUX.1)."""
     require_flow(process, "a resolution shift")
     patch = require.count("patch", patch)
     (few, at_few), (many, at_many) = _point("low", low), _point("high", high)
@@ -169,8 +169,8 @@ class ByShape(TimestepSampler):
         return self._at(self._shape if x0 is None else tuple(x0.shape[1:]))
 
     def from_uniform(self, v: PerExample, x0: Tensor, tick: Tick) -> Draw:
-        self._shape = tuple(x0.shape[1:])
         u, density = self._of(x0).drawn(v)
+        self._shape = tuple(x0.shape[1:])
         return Draw(u, density.log(), torch.ones_like(u))
 
     def density(self, u: Tensor, x0: Tensor | None = None) -> Tensor:
@@ -186,10 +186,10 @@ class ByShape(TimestepSampler):
         return {}
 
     def state_dict(self) -> State:
-        return {"kind": self.label, "shape": list(self._shape)}
+        return {"kind": self.label, "shape": torch.tensor(self._shape)}
 
     def load_state_dict(self, state: State) -> None:
-        self._shape = _checked(require_kind(state, self.label)["shape"])
+        self._shape = _checked(require_kind(state, self.label)["shape"].tolist())
 
 
 def _checked(shape: Sequence[int]) -> Shape:

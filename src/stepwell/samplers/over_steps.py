@@ -76,8 +76,11 @@ class OverSteps(TimestepSampler):
         self.learns_from_losses = any(one.learns and one.learns_from_losses for one in self._samplers)
 
     def __repr__(self) -> str:
-        inside = ", ".join(f"{step}: {one!r}" for step, one in zip(self._steps, self._samplers, strict=True))
+        inside = ", ".join(f"{step}: {one!r}" for step, one in self._stages())
         return f"over_steps({{{inside}}}, {self._blend})"
+
+    def _stages(self) -> list[tuple[int, TimestepSampler]]:
+        return list(zip(self._steps, self._samplers, strict=True))
 
     @property
     def probe(self) -> ProbeSpec | None:
@@ -118,10 +121,11 @@ class OverSteps(TimestepSampler):
         return metrics
 
     def state_dict(self) -> State:
-        return {"kind": self.label, "step": self._step, "stages": [one.state_dict() for one in self._samplers]}
+        stages = {f"from {step}": one.state_dict() for step, one in self._stages()}
+        return {"kind": self.label, "step": self._step, **stages}
 
     def load_state_dict(self, state: State) -> None:
-        saved = require_kind(state, self.label)["stages"]
-        for sampler, one in zip(self._samplers, saved, strict=True):
-            sampler.load_state_dict(one)
+        require_kind(state, self.label)
+        for step, sampler in self._stages():
+            sampler.load_state_dict(state[f"from {step}"])
         self._step = state["step"]

@@ -89,8 +89,8 @@ def pi0(
     process: NoiseProcess, alpha: float = 1.5, beta: float = 1.0, least: float = 0.001
 ) -> TimestepSampler:
     """u = least + (1 - least) Beta(alpha, beta): robot policies (Black et al. 2024, pi0; also GR00T)."""
-    label, drawn = f"pi0(alpha={alpha:g}, beta={beta:g}, least={least:g})", _beta(process, alpha, beta)
-    return Static(Moved(drawn, Squeeze(require.between("least", least, 0, 0.5), 1.0)), label)
+    density = Moved(_beta(process, alpha, beta), Squeeze(require.between("least", least, 0, 0.5), 1.0))
+    return Static(density, f"pi0(alpha={alpha:g}, beta={beta:g}, least={least:g})")
 
 
 def style_friendly(process: NoiseProcess, mean: float = -6.0, std: float = 2.0) -> TimestepSampler:
@@ -104,7 +104,7 @@ def jit(process: NoiseProcess, mean: float = 0.8, std: float = 0.8) -> TimestepS
 
 
 def u_shaped(process: NoiseProcess, scale: float = 4.0) -> TimestepSampler:
-    """p(u) in proportion to e^(scale u) + e^(scale (1 - u)): both ends (Lee et al. 2024, rectified flow++)."""
+    """p(u) in proportion to e^(scale u) + e^(scale (1 - u)): both ends (Lee et al. 2024, reflow)."""
     # Beyond 80 float32 has no sinh, and everything would lie at the two ends.
     require.between("scale", require.positive("scale", scale), 0, 80)
     return Static(UShaped(scale), f"u-shaped(scale={scale:g})")
