@@ -158,8 +158,6 @@ def _combined() -> Iterator[Case]:
             name = list(INSIDE)[(number + offset) % len(INSIDE)]
             inner, process, own = INSIDE[name]
             learns, shaping = find("sampler", inner).learns, COMBINATORS.get(combinator, {})
-            # A shift is for flows.
-            process = "flow" if combinator == "deep" or "shift" in shaping else process
             build = named(inner, process, **{**own, **shaping})
             if combinator == "deep":
                 build = partial(deep, inner, process, **own)

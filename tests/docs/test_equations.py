@@ -45,7 +45,7 @@ def test_a_name_that_is_not_there_would_be_seen() -> None:
 def test_every_sampler_and_weighting_of_a_paper_is_in_the_map() -> None:
     from stepwell.catalogue.find import SAMPLERS, WEIGHTINGS
 
-    own = {"uniform", "reference", "table", "none", "loss-root", "auto"}
+    own = {"uniform", "reference", "table", "over-steps", "none", "loss-root", "auto"}
     for entry in SAMPLERS + WEIGHTINGS:
         module, _, name = entry.target.partition(":")
         path = f"src/{module.replace('.', '/')}.py"
