@@ -30,7 +30,8 @@ def test_each_stage_draws_from_its_step_on() -> None:
     tick = stepwell.Tick(step=15)
     assert torch.equal(sampler.draw(X0, tick).u, middle.draw(X0, tick).u)
     drawn = sampler.draw(X0, stepwell.Tick(step=25)).u
-    assert float(drawn.min()) >= 0.2 and float(drawn.max()) < 0.6
+    assert float(drawn.min()) >= 0.2
+    assert float(drawn.max()) < 0.6
 
 
 def test_a_linear_blend_moves_from_one_density_to_the_next() -> None:
