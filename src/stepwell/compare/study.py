@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from stepwell.catalogue.find import canonical, find, names
+from stepwell.catalogue.find import canonical, names
 from stepwell.catalogue.spec import literal, split_pair
 from stepwell.compare.results import STUDY
 from stepwell.core.errors import StepwellError, unknown
@@ -198,9 +198,8 @@ def check(given: Mapping[str, Any], mistakes: list[str], source: str) -> Study:
     for part, found in of_methods.items():
         mistakes += [f"{part}: {name!r} is not among the methods" for name in found if name not in methods]
     for part, name in {"metric": given.get("metric", "simple"), **given.get("judged_by", {})}.items():
-        fixed = [known for known in names("weighting") if not find("weighting", known).learns]
-        if str(name) not in (*OBJECTIVES, *fixed):
-            mistakes.append(f"{part}: {unknown('metric', name, (*OBJECTIVES, *fixed))}")
+        if str(name) not in (*OBJECTIVES, *names("weighting")):
+            mistakes.append(f"{part}: {unknown('metric', name, (*OBJECTIVES, *names('weighting')))}")
     return Study(
         name=str(given["name"]),
         workloads=_workloads(given),
