@@ -14,6 +14,7 @@ import stepwell
 from stepwell.core.errors import InvalidParameter, NonFiniteLoss, StateMismatch
 from stepwell.core.weighting import LearnedWeighting
 from stepwell.pacer import CallOrderError, Pacer
+from stepwell.weightings.uncertainty import Learned
 
 FORMS = ("uncertainty", "uncertainty-mean")
 both_forms = pytest.mark.parametrize("name", FORMS)
@@ -55,6 +56,30 @@ def test_a_host_needs_observe_and_nothing_else(name: str) -> None:
     assert 3 < float(host.weights()[0] / host.weights()[-1]) < 12
     pace = host.pacer.eval().draw(torch.zeros(64, 1))
     assert torch.equal(pace.weight, pace.correction * host.pacer.weighting(host.pacer.process, pace.u))
+
+
+def test_network_and_layer_move_as_if_one_optimizer_trained_both_on_edm2s_loss() -> None:
+    host = Host("uncertainty", "uniform")
+    assert isinstance(host.pacer.weighting, Learned)
+    features, level = host.pacer.weighting._features, torch.zeros(())
+    w, layer = torch.nn.Parameter(torch.zeros(())), torch.nn.Parameter(torch.zeros(128))
+    together = torch.optim.Adam(
+        [{"params": [w], "lr": 0.05}, {"params": [layer], "betas": (0.9, 0.99)}], 0.005
+    )
+    for step in range(25):
+        u = host.pacer.sampler.draw(torch.zeros(16, 1), stepwell.Tick(step=step)).u
+        v = level + features(host.pacer.process.log_snr(u).clamp(-12, 12)) @ layer
+        losses = ((w - 3).square() + 0.1) * (1 + 9 * u)
+        together.zero_grad()
+        (losses / v.exp() + v).mean().backward()
+        if step == 0:
+            # The first losses only say where v starts.
+            layer.grad, level = None, losses.mean().log().detach()
+        together.step()
+        host.train(1)
+    torch.testing.assert_close(host.w, w, rtol=1e-5, atol=0)
+    v = level + features(host.pacer.process.log_snr(U)) @ layer
+    torch.testing.assert_close(host.weights(), torch.exp(-v).detach(), rtol=1e-4, atol=0)
 
 
 @both_forms
