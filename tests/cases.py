@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+OF_FLOWS = ("bsmntw", "linear-sigma")
+"""Weightings that only a flow has."""
+
 
 def case(*values: Any, quick: bool, id: str | None = None) -> Any:
     """One set of parameters; `full` if it is not quick."""

@@ -169,6 +169,10 @@ WEIGHTING_PARAMETERS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     ),
     "likelihood": _optional(largest_snr=_number(1e-3, 1e8)),
     "speed": _optional(ceiling=_number(0.5, 1), tau=st.one_of(_number(0, 1), st.just("auto"))),
+    "bsmntw": st.just({}),
+    "linear-sigma": _optional(slope=_number(0, 20)),
+    "uncertainty": _optional(features=COUNTS, learning_rate=_number(1e-4, 1)),
+    "uncertainty-mean": _optional(bins=COUNTS),
 }
 
 SHAPING = _optional(

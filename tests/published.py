@@ -177,6 +177,11 @@ LAPLACE_MEDIAN_LINEAR = 258
 BETA_TIMESTEPS = (0, 100, 500, 999)
 BETA = "3.98107e-3 1.26665e-3 9.18775e-4 8.0008e-4"
 
+# shared/modern.md, section 1: bsmntw at timesteps of 1000.
+BSMNTW = {500: "1.5796", 250: "1.1079", 0: "0"}
+# The same: the minimum of loss / exp(v) + v for a constant loss l, v = ln l and 1 + ln l, at l = 0.05.
+UNCERTAINTY_OF_A_TWENTIETH = "-2.9957 -1.9957"
+
 
 def assert_printed(values: Tensor | Iterable[float], printed: str, digits: int | None = None) -> None:
     """Each value rounds to the number printed: half a unit of its last digit, and 2 % for ties.

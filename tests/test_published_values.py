@@ -11,7 +11,7 @@ from published import MASTER_TIMESTEPS, SCHEDULES, SPEED_TIMESTEPS, assert_print
 
 import stepwell
 from stepwell.core.density import Uniform, edges, rounded
-from stepwell.core.errors import InvalidParameter
+from stepwell.core.errors import InvalidParameter, Unsupported
 from stepwell.core.sampler import pmf
 from stepwell.processes import schedules
 from stepwell.samplers import speed
@@ -440,3 +440,42 @@ def test_uniform_bins_by_round_halve_the_ends():
     found = rounded(Uniform(), 1000).shares
     assert_printed(found[[0, 999]], f"{published.UNIFORM_ROUNDED_END} {published.UNIFORM_ROUNDED_END}")
     assert_printed(found[[1, 500]], f"{published.UNIFORM_ROUNDED_INSIDE} {published.UNIFORM_ROUNDED_INSIDE}")
+
+
+# Weightings of flows.
+
+
+def test_bsmntw():
+    sigma = torch.tensor(list(published.BSMNTW), dtype=torch.float64) / 1000
+    found = stepwell.weighting("bsmntw")(stepwell.process("flow"), sigma)
+    # The first is sigma 2^-24: a flow of ours never has none.
+    for value, printed in zip(found.tolist(), published.BSMNTW.values(), strict=True):
+        assert value == pytest.approx(float(printed), abs=5.1e-5 if float(printed) else 1e-6)
+
+
+@pytest.mark.parametrize("shift", [1.0, 3.0])
+def test_bsmntw_is_the_table_of_nemo_at_the_noise_that_is_in_the_example(shift):
+    process, t = stepwell.process("flow", shift=shift), torch.arange(1000, dtype=torch.float64)
+    table = torch.exp(-2 * ((t - 500) / 1000) ** 2)
+    table = table - table.min()
+    table = table * (1000 / table.sum())
+    sigma = t[1:] / 1000
+    u = process.unit_time(1000 * sigma)
+    torch.testing.assert_close(stepwell.weighting("bsmntw")(process, u), table[1:], rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("prediction", ["velocity", "x0"])
+def test_linear_sigma_is_nemos_on_whatever_the_network_predicts(prediction):
+    process, u = stepwell.process("flow", shift=3.0, prediction=prediction), torch.tensor([0.1, 0.5, 0.9])
+    sigma = 3 / (3 + 1 / u - 1)
+    torch.testing.assert_close(stepwell.weighting("linear-sigma")(process, u), 1 + 3 * sigma)
+    other = stepwell.weighting("nemo-linear", flow_shift=7.0)
+    torch.testing.assert_close(other(process, u), 1 + 7 * sigma)
+    assert other == stepwell.weighting("linear-sigma", slope=7.0)
+
+
+@pytest.mark.parametrize("name", ["bsmntw", "linear-sigma"])
+@pytest.mark.parametrize("process", ["linear", "edm", "vp"])
+def test_weightings_of_flows_are_refused_elsewhere(name, process):
+    with pytest.raises(Unsupported, match=rf"{name} is a function of a flow's share of noise.*process flow"):
+        stepwell.weighting(name)(stepwell.process(process), torch.tensor([0.5]))

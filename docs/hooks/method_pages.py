@@ -72,9 +72,9 @@ def _start(entry: Entry) -> str:
 
 
 def _habits(entry: Entry) -> str:
-    if entry.kind == "weighting":
-        return ""
     learns = "It learns while the model trains." if entry.learns else "It never changes."
+    if entry.kind == "weighting":
+        return learns if entry.learns else ""
     if not entry.unbiased:
         return f"{learns} Its draws are not corrected unless you say `unbiased=true`."
     return f"{learns} Its draws are corrected, so that the objective stays what you chose."

@@ -46,7 +46,7 @@ def caption(meta: Mapping[str, Any]) -> str:
         runs = " and ".join(f"`{RECORDS / run}`" for run in meta["recorded"])
         return f"Where it drew over training, as {runs} recorded it."
     if meta.get("taught"):
-        return f"What it draws once it has seen the held-out losses of `{_TEACHER}`."
+        return f"Where it arrives with the held-out losses of `{_TEACHER}`."
     return "Its density, and what it makes of the weight on the network's own loss."
 
 
@@ -74,7 +74,8 @@ def _formula(kind: str, name: str, meta: Mapping[str, Any], path: Path) -> None:
             parts = {"sampler": Spec("sampler", "uniform"), "weighting": Spec("weighting", "none")}
             parts[kind] = Spec(kind, name, {**given, **shape})  # type: ignore[arg-type]
             profiles.append(profile(parts["sampler"], parts["weighting"], Spec.parse("process", process)))
-    save([_taught(name, one) for one in profiles] if meta.get("taught") else profiles, path)
+    taught = _taught_weighting if kind == "weighting" else _taught
+    save([taught(name, one) for one in profiles] if meta.get("taught") else profiles, path)
 
 
 _TEACHER = RECORDS / "runs" / "linear" / "uniform" / "0"
@@ -84,18 +85,43 @@ _EACH = 10
 
 def _taught(name: str, untaught: Any) -> Any:
     """The profile of a sampler that has learned from recorded losses."""
-    import torch
-
     import stepwell
     from stepwell.core.sampler import pmf
 
     process = stepwell.process("linear")
     sampler = stepwell.sampler(name, process)
-    lines = (ROOT / _TEACHER / "metrics.jsonl").read_text().splitlines()
-    bands = torch.tensor([json.loads(line) for line in lines if '"bands"' in line][-1]["bands"])
-    u = process.grid().float().repeat(_EACH)
-    losses = bands[(u * len(bands)).long()]
-    sampler.learn(stepwell.Feedback(stepwell.Tick(), u, losses, losses))
+    sampler.learn(_lesson(process.grid().float().repeat(_EACH)))
     density = pmf(sampler, process) * len(untaught.u)
     effective = untaught.effective if untaught.unbiased else density / density.mean()
     return replace(untaught, density=density, effective=effective)
+
+
+def _taught_weighting(name: str, untaught: Any) -> Any:
+    """The profile of a weighting that has learned from recorded losses."""
+    import stepwell
+
+    process, weighting = stepwell.process("linear"), stepwell.weighting(name)
+    for step in range(_UPDATES):
+        weighting.learn(process, _lesson(stepwell.Tick(step=step).uniform("timestep", 256)))  # type: ignore[attr-defined]
+    effective = weighting(process, untaught.u)
+    return replace(untaught, effective=effective / effective.mean())
+
+
+_UPDATES = 1000
+
+
+def _lesson(u: Any) -> Any:
+    """What an update at unit times u [B] would tell, by the teacher's last held-out losses."""
+    import stepwell
+
+    bands = _bands()
+    losses = bands[(u * len(bands)).long()]
+    return stepwell.Feedback(stepwell.Tick(), u, losses, losses)
+
+
+@cache
+def _bands() -> Any:
+    import torch
+
+    lines = (ROOT / _TEACHER / "metrics.jsonl").read_text().splitlines()
+    return torch.tensor([json.loads(line) for line in lines if '"bands"' in line][-1]["bands"])

@@ -31,7 +31,7 @@ from stepwell.pacer import Pacer
 from stepwell.probes.context import ProbeSetup
 from stepwell.train.ema import Ema
 from stepwell.train.learning_rate import LearningRate
-from stepwell.train.step import Training
+from stepwell.train.step import Training, train_step
 
 PROCESS = stepwell.process("linear")
 BATCH = 64
@@ -60,15 +60,15 @@ class Opposed(nn.Module):
         return torch.where(time < 500, 1.0, -1.0)[:, None] * self.gain * input
 
 
-def training_of(network: nn.Module, scales: Tensor, lr: float = 1e-3) -> Training:
+def training_of(network: nn.Module, scales: Tensor, lr: float = 1e-3, weighting: str = "none") -> Training:
     accelerator = Accelerator(cpu=True)
     optimizer = torch.optim.Adam(network.parameters(), lr=lr)
     network, optimizer = accelerator.prepare(network, optimizer)
     return Training(
         accelerator,
         network,
-        Objective(PROCESS),
-        Pacer("uniform", PROCESS),
+        objective := Objective(PROCESS, stepwell.weighting(weighting)),
+        Pacer("uniform", PROCESS, objective.weighting),
         Gaussian(scales),  # type: ignore[arg-type]
         optimizer,
         LearningRate(lr),
@@ -104,6 +104,17 @@ def aligned(network: nn.Module, scales: Tensor, effort: Effort, optimizer: Any =
 
 def went_on(training: Training, scales: Tensor, *ranges: tuple[float, float]) -> Transfer:
     return transfer(training, 10, losses_of(scales), Continuation(ranges, steps=20))
+
+
+def test_going_on_teaches_the_weighting_of_the_training_nothing() -> None:
+    planted = Planted(bands=(2, 7))
+    training = training_of(planted.model, planted.scales, weighting="uncertainty")
+    train_step(training, 0)
+    before = training.pacer.state_dict()["weighting"]
+    went_on(training, planted.scales, (0.2, 0.3))
+    after = training.pacer.state_dict()["weighting"]
+    assert before["updates"] == after["updates"] == 1
+    assert torch.equal(before["level"], after["level"])
 
 
 def test_bands_that_share_nothing_change_nothing_elsewhere() -> None:

@@ -115,6 +115,7 @@ def test_what_cannot_be_analyzed_is_one_line(
     assert "only workloads take settings" in refused(capsys, str(run), "batch=4")
     assert "rounds must be a whole number of at least 3" in refused(capsys, str(run), "--rounds", "2")
     assert "'min-srn' is not a known weighting" in refused(capsys, str(run), "--weighting", "min-srn")
+    assert "uncertainty learns its weights" in refused(capsys, str(run), "--weighting", "uncertainty")
     assert "give at most --images 6000" in refused(capsys, str(run), "--images", "6001")
 
 

@@ -139,6 +139,13 @@ def test_an_objective_that_the_process_lacks_is_refused_before_any_work() -> Non
         require_sound(study)
 
 
+def test_a_weighting_that_learns_is_a_method_and_no_metric() -> None:
+    require_sound(load_study("fashion16", ["methods=uniform,uncertainty"]))
+    study = load_study("fashion16", ["methods=uniform,uncertainty", "metric=uncertainty"])
+    with pytest.raises(BadRecipe, match=r"uncertainty learns its weights.*measure by a fixed weighting"):
+        require_sound(study)
+
+
 def test_a_run_from_before_a_setting_existed_counts_where_its_default_is_asked_for(tmp_path: Path) -> None:
     study = load_study("fashion16", ["methods=uniform", "seeds=1", "steps=40"])
     (trial,) = final_trials(study, tmp_path, None)

@@ -8,6 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
+from cases import OF_FLOWS
 
 import stepwell
 from stepwell.catalogue.find import names
@@ -19,7 +20,7 @@ from stepwell.processes.discrete import DiscreteProcess
 SCHEDULES = ("linear", "cosine", "quadratic", "scaled-linear")
 PREDICTIONS = ("eps", "v", "x0")
 COUNTS = (1, 2, 10, 100, 4000)
-WEIGHTINGS = [name for name in names("weighting") if name != "likelihood"]
+WEIGHTINGS = [name for name in names("weighting") if name not in ("likelihood", *OF_FLOWS)]
 
 every_schedule = pytest.mark.parametrize("name", SCHEDULES)
 

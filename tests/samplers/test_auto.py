@@ -11,7 +11,7 @@ from torch import Tensor
 
 import stepwell
 from stepwell.core.errors import NonFiniteLoss
-from stepwell.samplers.loss_curve import RECENT, LossCurve
+from stepwell.core.loss_curve import RECENT, LossCurve
 
 FINE = (torch.arange(4000).double() + 0.5) / 4000
 """Middles of fine bins of unit time."""

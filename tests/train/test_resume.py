@@ -75,6 +75,23 @@ def test_samplers_that_measure_resume_exactly(tmp_path: Path, changes: dict[str,
     assert learned > 0, "otherwise nothing was learned that a resume could lose"
 
 
+@pytest.mark.parametrize(
+    "method",
+    [case("auto+uncertainty", quick=True), case("uncertainty-mean", quick=False)],
+)
+def test_weightings_that_learn_resume_exactly(tmp_path: Path, method: str) -> None:
+    settings = {"method": method, "steps": 9, "accumulate": 2}
+    small_run(tmp_path / "whole", **settings)
+    stopped_and_resumed(tmp_path / "run", 5, **settings)
+    assert_same_run(tmp_path / "whole", tmp_path / "run")
+    learned = {name: t for name, t in newest_tensors(tmp_path / "run").items() if "pacer/weighting" in name}
+    assert any(tensor.any() for tensor in learned.values()), "otherwise nothing was learned"
+    evaluations = [r for r in records_without_clock(tmp_path / "run") if r["kind"] == "evaluation"]
+    assert len(set(evaluations[0]["effective_weight"])) == 1, "all weights are 1 at first"
+    assert len(set(evaluations[-1]["effective_weight"])) > 1
+    assert not any("uncertainty" in key for key in evaluations[-1]), "it is no held-out objective"
+
+
 def test_paired_noise_resumes_exactly(tmp_path: Path) -> None:
     settings = {"method": "uniform", "batch": 5, "accumulate": 2, "steps": 6}
     for noise in ("paired", "independent"):

@@ -1,4 +1,4 @@
-"""Two gloo processes with accumulation: one model, one sampler, different timesteps."""
+"""Two gloo processes with accumulation: one model, one sampler, one weighting, different timesteps."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ for words in {runs!r}:
     running.run_plan(load("fashion16", words), say=lambda text: None)
 network = spy.training.accelerator.unwrap_model(spy.training.denoiser)
 sampler = spy.training.pacer.sampler.state_dict()["sampler"]["sampler"]
+layer = spy.training.pacer.state_dict()["weighting"]["layer"]
 torch.save(
     {{"weights": network.state_dict(), "ema": spy.training.ema.average,
-      "sampler": [sampler["mean"], sampler["seen"]], "u": torch.stack(drawn)}},
+      "sampler": [sampler["mean"], sampler["seen"], layer], "u": torch.stack(drawn)}},
     {out!r} + "/rank" + os.environ["RANK"] + ".pt",
 )
 """
@@ -57,15 +58,17 @@ def _two_ranks(tmp_path: Path, *runs: list[str]) -> list[dict[str, torch.Tensor]
 
 
 @pytest.mark.timeout(400)
-def test_ranks_hold_one_model_and_one_sampler_and_draw_apart(tmp_path: Path) -> None:
+def test_ranks_hold_one_model_one_sampler_and_one_weighting_and_draw_apart(tmp_path: Path) -> None:
     # Exact resume holds for two processes as well: one run stops after 3 and goes on to 6 in other processes.
-    _two_ranks(tmp_path, words(tmp_path / "again", accumulate=2, steps=3))
-    run, again = (words(tmp_path / name, accumulate=2, steps=6) for name in ("run", "again"))
+    settings = {"method": "loss-ema+uncertainty", "accumulate": 2}
+    _two_ranks(tmp_path, words(tmp_path / "again", **settings, steps=3))
+    run, again = (words(tmp_path / name, **settings, steps=6) for name in ("run", "again"))
     zero, one = _two_ranks(tmp_path, again, run)
     for key in zero["weights"]:
         assert torch.equal(zero["weights"][key], one["weights"][key]), key
     for mine, other in zip(zero["ema"] + zero["sampler"], one["ema"] + one["sampler"], strict=True):
         assert torch.equal(mine, other)
+        assert mine.any()
     assert zero["u"].shape == (6, 16), "two micro-batches of eight"
     assert not torch.isin(zero["u"], one["u"]).any()
     whole, resumed = newest_tensors(tmp_path / "run"), newest_tensors(tmp_path / "again")

@@ -57,7 +57,7 @@ class Measured:
 def require_target(process: NoiseProcess, target: str) -> None:
     """Raise Unsupported if a process does not support the target's weighting."""
     try:
-        build.weighting(target)(process, process.grid()[:1])
+        build.fixed_weighting(target)(process, process.grid()[:1])
     except Unsupported as error:
         raise Unsupported(f"{error} Choose another target, such as --target simple.") from None
 

@@ -19,7 +19,7 @@ from stepwell.core.errors import StepwellError
 from stepwell.core.process import NoiseProcess
 from stepwell.core.sampler import TimestepSampler, pmf
 from stepwell.runs.directory import METRICS, records
-from stepwell.weightings import Weighting
+from stepwell.weightings import LearnedWeighting, Weighting
 
 BINS = 50
 """Points in the middles of equal bins of unit time, as many as a run records."""
@@ -70,7 +70,7 @@ def profile(sampler: Spec, weighting: Spec, process: Spec) -> Profile:
     return Profile(
         parts=(_written(sampler), f"weighting {_written(weighting)}", _written(process)),
         source=f"{entry.summary} ({entry.source})",
-        learns=drawing.learns,
+        learns=drawing.learns or weighting.entry.learns,
         unbiased=drawing.reference is not None,
         timesteps=over.timesteps,
         u=u,
@@ -122,7 +122,11 @@ def of_method(name: str, sampler: TimestepSampler, weighting: Weighting, process
     if not bool(effective.isfinite().all()) or float(effective.sum()) <= 0:
         raise StepwellError(f"{name} has no effective density: its weights are not finite, or all 0.")
     moment = Moment(0, tuple(density.tolist()), tuple((effective / effective.mean()).tolist()))
-    return Densities(name, sampler.reference is not None, sampler.learns, False, process.timesteps, (moment,))
+    corrected, learns = (
+        sampler.reference is not None,
+        sampler.learns or isinstance(weighting, LearnedWeighting),
+    )
+    return Densities(name, corrected, learns, False, process.timesteps, (moment,))
 
 
 def of_run(name: str, path: Path, sampler: TimestepSampler, process: NoiseProcess) -> Densities:

@@ -20,6 +20,7 @@ from stepwell.core.density import Density, edges
 from stepwell.core.errors import InvalidParameter, NonFiniteLoss
 from stepwell.core.estimates import MIN_ROUNDS, jackknife
 from stepwell.core.tick import Tick, stream_key
+from stepwell.core.weighting import frozen
 from stepwell.pacer import Pacer
 from stepwell.probes.examples import between, forked
 from stepwell.samplers.one_density import Static
@@ -139,7 +140,7 @@ def _restored(training: Training) -> Iterator[Callable[[], None]]:
 
 def _train_on(training: Training, on: Range, steps: range, repeat: int) -> None:
     """Train on one range; every repeat has its own images, times and noise."""
-    process, weighting = training.objective.process, training.objective.weighting
+    process, weighting = training.objective.process, frozen(training.objective.weighting)
     network = training.network
     network.train()
     other = replace(

@@ -16,7 +16,7 @@ from stepwell.core.process import NoiseProcess
 from stepwell.core.sampler import TimestepSampler
 from stepwell.processes.scheduler import process_from
 from stepwell.samplers.combinators import mix_uniform, shift, stratified, unbiased, warm_up, within
-from stepwell.weightings import Weighting
+from stepwell.weightings import LearnedWeighting, Weighting
 
 _SHAPING = tuple(parameter.name for parameter in SHAPING)
 _SHAPING_SPELLINGS = {"discrete_flow_shift": "shift"}
@@ -33,6 +33,17 @@ def weighting(name: str | Spec, **parameters: Any) -> Weighting:
     """The loss weighting of a name that `stepwell ls` prints, or of NAME:key=value,..."""
     spec = _spec("weighting", name, parameters)
     built: Weighting = _call(spec.entry, spec.parameters)
+    return built
+
+
+def fixed_weighting(name: str | Spec) -> Weighting:
+    """A weighting that does not learn: only such a one names an objective that runs can be measured by."""
+    built = weighting(name)
+    if isinstance(built, LearnedWeighting):
+        raise Unsupported(
+            f"{name} learns its weights, so its loss means something else in every run: train with it, and "
+            "measure by a fixed weighting, such as simple, vlb or min-snr."
+        )
     return built
 
 

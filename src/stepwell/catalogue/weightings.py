@@ -8,8 +8,10 @@ from stepwell.catalogue.entry import Entry, Parameter
 
 
 def _weighting(name: str, factory: str, summary: str, source: str, *own: Parameter, **more: Any) -> Entry:
-    """The entry of a class in stepwell.weightings."""
-    return Entry("weighting", name, f"stepwell.weightings:{factory}", summary, source, own, **more)
+    """The entry of a class in stepwell.weightings.fixed, or of another file there as FILE:CLASS."""
+    file, _, known = factory.rpartition(":")
+    target = f"stepwell.weightings.{file or 'fixed'}:{known}"
+    return Entry("weighting", name, target, summary, source, own, **more)
 
 
 _GAMMA = Parameter("gamma", 5.0, "the SNR above which weights fall")
@@ -85,5 +87,40 @@ WEIGHTINGS = (
         Parameter("ceiling", 0.6, "weights lie in [1 - ceiling, ceiling] before tau"),
         Parameter("tau", 0.7, "weights are 1 after it; a share of time, or auto: where 1 % is signal"),
         spellings={"lam": "ceiling"},
+    ),
+    _weighting(
+        "bsmntw",
+        "flow:Bsmntw",
+        "a bell over a flow's share of noise, 0 at both ends",
+        "ai-toolkit; NVIDIA NeMo Automodel",
+        aliases=("bell",),
+    ),
+    _weighting(
+        "linear-sigma",
+        "flow:LinearSigma",
+        "1 + slope x a flow's share of noise",
+        "NVIDIA NeMo Automodel (loss_weighting_scheme linear)",
+        Parameter("slope", 3.0, "NeMo's is its flow_shift: give the shift that you draw with"),
+        aliases=("nemo-linear",),
+        spellings={"flow_shift": "slope", "shift": "slope"},
+    ),
+    _weighting(
+        "uncertainty",
+        "uncertainty:Learned",
+        "1 / the expected loss at each time, by a small layer that is trained beside the network",
+        "Karras et al. 2024 (EDM2, arXiv 2312.02696)",
+        Parameter("features", 128, "Fourier features of the noise level"),
+        Parameter("learning_rate", 0.005, "of the layer's own Adam"),
+        aliases=("edm2",),
+        spellings={"logvar_channels": "features"},
+        learns=True,
+    ),
+    _weighting(
+        "uncertainty-mean",
+        "uncertainty:RunningMean",
+        "1 / the running mean loss at each time: where uncertainty arrives, without parameters",
+        "Stepwell; after Karras et al. 2024",
+        Parameter("bins", 64, "of log-SNR, each with its mean"),
+        learns=True,
     ),
 )

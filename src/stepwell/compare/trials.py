@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from stepwell.catalogue.build import weighting
+from stepwell.catalogue.build import fixed_weighting
 from stepwell.compare.results import BASE, Outcome, UnreadableRun, read
 from stepwell.compare.study import EACH, Study
 from stepwell.core.errors import StepwellError
@@ -161,5 +161,5 @@ def require_features(study: Study) -> None:
 
 def require_metric(study: Study, plan: Plan) -> None:
     """Refuse a metric that does not exist on the process."""
-    judged_by = weighting(study.metric_of(plan.recipe.method).weighting)
+    judged_by = fixed_weighting(study.metric_of(plan.recipe.method).weighting)
     judged_by(plan.process, plan.process.grid()[:1])

@@ -98,6 +98,20 @@ def valid_losses(losses: PerExample, feedback: Feedback, learner: object) -> Ten
     return finite if feedback.counts is None else finite & feedback.counts
 
 
+def usable_losses(losses: PerExample, feedback: Feedback, learner: object) -> Tensor:
+    """Which losses [B] are finite and 0 or more; on the CPU any other is an error, as in `valid_losses`."""
+    require_finite(losses, feedback, learner)
+    if losses.device.type == "cpu" and bool((losses < 0).any()):
+        negative = losses < 0
+        where = ", ".join(f"{time:.4f}" for time in feedback.u[negative][:5].tolist())
+        raise InvalidParameter(
+            f"{int(negative.sum())} of {len(losses)} losses given to {learner!r} are negative, at u = {where}"
+            ", and it divides by their mean. Nothing was learned from this batch: give pacer.observe the "
+            "squared errors alone, without terms that may be negative."
+        )
+    return losses.isfinite() & (losses >= 0)
+
+
 def require_finite(losses: PerExample, feedback: Feedback, learner: object) -> None:
     """Refuse losses [B] that are not finite, on the CPU."""
     # A sum is quick, and finite only if all losses are.

@@ -102,13 +102,13 @@ class TimestepSampler(ABC):
 keep_old_methods(TimestepSampler, _RENAMED)
 
 
-def require_kind(state: State, kind: str) -> State:
-    """`state`, if a sampler of this kind and these parameters saved it."""
+def require_kind(state: State, kind: str, what: str = "sampler") -> State:
+    """`state`, if a sampler (or `what`) of this kind and these parameters saved it."""
     saved = state.get("kind") if isinstance(state, Mapping) else None
     if saved != kind:
         raise StateMismatch(
-            f"this state was saved by {saved or 'something that is not a sampler'}, "
-            f"but it is being loaded into {kind}: build the sampler it was saved from, "
+            f"this state was saved by {saved or f'something that is not a {what}'}, "
+            f"but it is being loaded into {kind}: build the {what} it was saved from, "
             "or start without the state."
         )
     return state

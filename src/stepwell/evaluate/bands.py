@@ -120,9 +120,11 @@ def on_target(denoiser: DenoiserFn) -> DenoiserFn:
 
 
 def _supported_weightings(process: NoiseProcess) -> dict[str, Weighting]:
-    """The catalogue's weightings, with their defaults, that this process supports."""
+    """The catalogue's fixed weightings, with their defaults, that this process supports."""
     supported: dict[str, Weighting] = {}
     for entry in WEIGHTINGS:
+        if entry.learns:
+            continue
         candidate = weighting(entry.name)
         try:
             candidate(process, torch.tensor([0.5]))

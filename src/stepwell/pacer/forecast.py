@@ -1,6 +1,6 @@
 """What the draws save and what the best draws would, from the losses that a loop observes anyway.
 
-The variance of the gradient at a time is taken to go with weight^2 x loss (`samplers/loss_curve.py`): exact
+The variance of the gradient at a time is taken to go with weight^2 x loss (`core/loss_curve.py`): exact
 for the gradient at the network's output, a guess for that of its parameters. Where gradients are measured too
 (`Pacer.measure`, `gradient_noise.py`), they correct that guess, and tell from which batch size on nothing is
 won.
@@ -19,14 +19,14 @@ from torch import Tensor
 from stepwell.core.allocation import neyman_masses, variance_left
 from stepwell.core.density import not_below
 from stepwell.core.estimates import NORMAL, Estimate
+from stepwell.core.loss_curve import LossCurve
+from stepwell.core.pending import Pending
 from stepwell.core.process import NoiseProcess
 from stepwell.core.sampler import State, TimestepSampler
 from stepwell.core.tensors import PerExample
 from stepwell.pacer.gradient_noise import Draws, GradientNoise
 from stepwell.samplers.combinators import Stratified
-from stepwell.samplers.loss_curve import LossCurve, even_bins
-from stepwell.samplers.losses import bins_of, output_gradient
-from stepwell.samplers.pending import Pending
+from stepwell.samplers.losses import bins_of, even_bins, output_gradient
 from stepwell.weightings import Weighting
 
 BINS = 64
@@ -174,7 +174,9 @@ class Forecaster:
         if self._pending:
             u, plain = self._pending.joined()
             values = output_gradient(plain, plain * weighting(self._process, u))
-            curve.add(bins_of(u, self._borders.to(u.device)), values, values.isfinite())
+            # A negative loss has no root to draw by.
+            usable = values.isfinite() & (plain >= 0)
+            curve.add(bins_of(u, self._borders.to(u.device)), values, usable)
         return curve
 
     def forecast(self, sampler: TimestepSampler, weighting: Weighting) -> Forecast:

@@ -3,7 +3,7 @@
     draw, observe (once per micro-batch) -> before_update -> the optimizer steps -> after_update
 
 An attached pacer makes the last two calls itself. Losses and probe signals are gathered over all workers
-before the sampler learns from them, so that every rank holds the same sampler.
+before sampler and weighting learn from them, so that every rank holds the same ones.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from stepwell.catalogue import build
 from stepwell.core import require
-from stepwell.core.errors import InvalidParameter
+from stepwell.core.errors import InvalidParameter, StateMismatch
+from stepwell.core.feedback import Signal
 from stepwell.core.noise import COUPLINGS
 from stepwell.core.process import NoiseProcess
 from stepwell.core.ranks import WorkerGroup, worker_group
@@ -30,7 +31,7 @@ from stepwell.pacer.pace import Pace, resolve_weightings, timestep_table
 from stepwell.pacer.probe_loop import ProbeLoop
 from stepwell.pacer.window import CallOrderError, Counter, Window
 from stepwell.probes.context import LossAt
-from stepwell.weightings import Weighting
+from stepwell.weightings import LearnedWeighting, Weighting
 
 _SHARE_EVERY = 8
 """Updates between two values of the effective sample share."""
@@ -43,8 +44,9 @@ class Pacer:
     also be a scheduler, and must be given. Samplers that measure need `loss_at` (the plain losses of any
     examples at any times; `stepwell.loss_at` has ready-made ones) and an optimizer, here or in `attach`; with
     `network` they switch dropout off meanwhile. `host_weighting` is one that the loop applies itself: probes
-    use it, `Pace.weight` leaves it out. `noise="paired"` makes `Pace.noise_like` opposite for neighbours in
-    time; probes measure with independent noise in any case.
+    use it, `Pace.weight` leaves it out. A weighting that learns (`uncertainty`) follows the observed losses;
+    its state is in `state_dict`. `noise="paired"` makes `Pace.noise_like` opposite for neighbours in time;
+    probes measure with independent noise in any case.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Pacer:
         self.process = build.as_process(process)
         self.sampler = build.sampler(sampler, self.process) if isinstance(sampler, str) else sampler
         self.weighting, self._pace_weighting = resolve_weightings(weighting, host_weighting)
+        self._learned_weighting = self.weighting if isinstance(self.weighting, LearnedWeighting) else None
         self._timestep_table = timestep_table(process, self.process)
         self._noise = require.one_of("noise", noise, COUPLINGS)
         self._group = group
@@ -76,7 +79,7 @@ class Pacer:
         self._attachment: Attachment | None = None
         self._counter = Counter(seed)
         self._evaluation: Counter | None = None
-        self._window = Window(self.sampler)
+        self._window = Window(self.sampler, self.weighting)
         self._forecaster = Forecaster(self.process)
         self.draws = 0
         """Micro-batches drawn for training."""
@@ -203,24 +206,38 @@ class Pacer:
                 self._probe_loop.before(self._window.tick)
 
     def _after_update(self) -> None:
-        if self._window.tick is None or self._group is None:
+        tick = self._window.tick
+        if tick is None or self._group is None:
             return
         with self._timed():
             signal = self._probe_loop.after()
-            metrics: dict[str, Tensor] = {}
-            if self._window.needs_losses or signal is not None:
-                feedback = self._window.feedback(self.process, self.weighting, signal)
-                metrics |= self.sampler.learn(feedback.gathered(self._group))
-            self._forecaster.batch = self._window.examples * self._group.world
-            # Its five small operations cost as much as a draw does: now and then is enough.
-            if self.sampler.reference is not None and self._window.tick.step % _SHARE_EVERY == 0:
-                metrics["effective_sample_share"] = self._window.effective_share()
-            self.metrics = {**self.metrics, **metrics}
+            self._window.require_losses("after_update")
+            window, group = self._window, self._group
+            # First, since the update is over: losses that cannot be learned from must not come again.
             self._new_window()
             self._counter.next_update()
+            self._forecaster.batch = window.examples * group.world
+            metrics = self._learn(window, group, signal)
+            # Its five small operations cost as much as a draw does: now and then is enough.
+            if self.sampler.reference is not None and tick.step % _SHARE_EVERY == 0:
+                metrics["effective_sample_share"] = window.effective_share()
+            self.metrics = {**self.metrics, **metrics}
+
+    def _learn(self, window: Window, group: WorkerGroup, signal: Signal | None) -> dict[str, Tensor]:
+        """Weighting and sampler learn from the update, the sampler from losses as they were weighted."""
+        metrics: dict[str, Tensor] = {}
+        for_sampler = window.sampler_needs_losses or signal is not None
+        if for_sampler or self._learned_weighting is not None:
+            feedback = window.feedback(self.process, signal).gathered(group)
+            # The weighting refuses what the sampler refuses, and more: then neither has learned.
+            if self._learned_weighting is not None:
+                metrics |= self._learned_weighting.learn(self.process, feedback)
+            if for_sampler:
+                metrics |= self.sampler.learn(feedback)
+        return metrics
 
     def _new_window(self) -> None:
-        self._window = Window(self.sampler)
+        self._window = Window(self.sampler, self.weighting)
         self._probe_loop.release_batch()
 
     @contextmanager
@@ -237,9 +254,11 @@ class Pacer:
             )
 
     def state_dict(self) -> State:
-        """Everything that the next draw depends on, beside a tick of the host's, and the metrics."""
+        """Everything that the next draw and weights depend on, beside a host's tick, and the metrics."""
+        learned = self._learned_weighting
         return {
             "sampler": self.sampler.state_dict(),
+            **({} if learned is None else {"weighting": learned.state_dict()}),
             "probe": self._probe_loop.state_dict(),
             "metrics": {name: value.clone() for name, value in self.metrics.items()},
             "counter": self._counter.state_dict(),
@@ -249,6 +268,7 @@ class Pacer:
     def load_state_dict(self, state: State) -> None:
         """Continue where `state_dict` was taken."""
         self.sampler.load_state_dict(state["sampler"])
+        self._load_weighting(state.get("weighting"))
         self._probe_loop.load_state_dict(state["probe"])
         self.metrics = {name: value.clone() for name, value in state.get("metrics", {}).items()}
         if "forecast" in state:
@@ -256,3 +276,12 @@ class Pacer:
         if "counter" in state:
             self._counter.load_state_dict(state["counter"])
         self._new_window()
+
+    def _load_weighting(self, state: State | None) -> None:
+        if self._learned_weighting is not None:
+            self._learned_weighting.load_state_dict({} if state is None else state)
+        elif state is not None:
+            raise StateMismatch(
+                f"this state has what {state.get('kind')} learned, and the weighting of this pacer does not "
+                "learn: give it the one that the state was saved with."
+            )

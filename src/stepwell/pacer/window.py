@@ -14,7 +14,7 @@ from stepwell.core.ranks import WorkerGroup
 from stepwell.core.sampler import Draw, State, TimestepSampler
 from stepwell.core.tensors import PerExample
 from stepwell.core.tick import Tick
-from stepwell.weightings import Unweighted, Weighting
+from stepwell.weightings import LearnedWeighting, Unweighted, Weighting
 
 MAX_MICRO_BATCHES = 1024
 """Micro-batches without an update: the limit before a missing attach is reported."""
@@ -66,21 +66,25 @@ class Window:
     """Draws and losses of one update; those of a skipped update belong to the next one."""
 
     sampler: TimestepSampler
+    weighting: Weighting
     tick: Tick | None = None
     """Tick of the micro-batch drawn last; None before the first."""
     _draws: list[Draw] = field(default_factory=list)
     _losses: list[PerExample] = field(default_factory=list)
 
     @property
-    def needs_losses(self) -> bool:
+    def sampler_needs_losses(self) -> bool:
         """Whether the sampler learns from the losses of every micro-batch."""
         return self.sampler.learns and self.sampler.learns_from_losses
 
     def require_losses(self, call: str) -> None:
-        """Refuse a call while a sampler that learns from losses lacks those of the last draw."""
-        if self.needs_losses and len(self._losses) < len(self._draws):
+        """Refuse a call while a sampler or weighting that learns from losses lacks those of the last draw."""
+        if len(self._losses) >= len(self._draws):
+            return
+        learner = self.sampler if self.sampler_needs_losses else self.weighting
+        if learner is self.sampler or isinstance(learner, LearnedWeighting):
             raise CallOrderError(
-                f"{call} came before the losses of the last draw, which {self.sampler!r} learns from. "
+                f"{call} came before the losses of the last draw, which {learner!r} learns from. "
                 f"{_ADD_OBSERVE}"
             )
 
@@ -116,14 +120,14 @@ class Window:
             )
         self._losses.append(plain.detach())
 
-    def feedback(self, process: NoiseProcess, weighting: Weighting, signal: Signal | None) -> Feedback:
+    def feedback(self, process: NoiseProcess, signal: Signal | None) -> Feedback:
         """What this rank reports of the update; losses are NaN if the host observed none."""
         self.require_losses("after_update")
         assert self.tick is not None
         u = self._draws[0].u if len(self._draws) == 1 else torch.cat([draw.u for draw in self._draws])
         complete = len(self._losses) == len(self._draws)
         plain = torch.cat(self._losses).to(u.dtype) if complete else torch.full_like(u, torch.nan)
-        weighted = plain if isinstance(weighting, Unweighted) else plain * weighting(process, u)
+        weighted = plain if isinstance(self.weighting, Unweighted) else plain * self.weighting(process, u)
         return Feedback(self.tick, u, plain, weighted, self._draws[-1].action, signal)
 
     def effective_share(self) -> Tensor:

@@ -69,8 +69,8 @@ class ProbeSetup:
 
 @lru_cache(maxsize=16)
 def _target(name: str, process: NoiseProcess) -> Weighting:
-    weighting = build.weighting(name)
     try:
+        weighting = build.fixed_weighting(name)
         weighting(process, torch.full((1,), 0.5))
     except Unsupported as error:
         raise Unsupported(f"{error} It is the sampler's target: give it target=simple.") from error

@@ -17,7 +17,6 @@ from stepwell.generate.super_resolution import GroundTruth
 from stepwell.models import lora
 from stepwell.models.denoiser import Conditioning, Denoiser
 from stepwell.models.registry import build_model
-from stepwell.objective import Objective
 from stepwell.recipes.latents import decoder_of
 from stepwell.recipes.load import saved_plan
 from stepwell.recipes.plan import Plan
@@ -54,11 +53,6 @@ class Experiment:
     def process(self) -> NoiseProcess:
         """The noise process."""
         return self.plan.process
-
-    @property
-    def objective(self) -> Objective:
-        """The loss that is trained."""
-        return self.plan.objective
 
     @property
     def conditioning(self) -> Conditioning:

@@ -18,7 +18,6 @@ from stepwell.models import lora
 from stepwell.objective import Objective
 from stepwell.recipes.method import Method, parse_method
 from stepwell.recipes.schema import SETTINGS, SPELLINGS, TRACKERS, BadRecipe, Recipe
-from stepwell.weightings import Weighting
 
 FILL_IN = "PATH"
 """Stands in shipped workloads for data that the user has to name."""
@@ -26,17 +25,15 @@ FILL_IN = "PATH"
 
 @dataclass(frozen=True)
 class Plan:
-    """A checked recipe with its method parsed and its process and weighting built."""
+    """A checked recipe with its method parsed and its process built."""
 
     recipe: Recipe
     method: Method
     process: NoiseProcess
-    weighting: Weighting
 
-    @property
     def objective(self) -> Objective:
-        """The loss that is trained."""
-        return Objective(self.process, self.weighting)
+        """The loss that is trained, with a new weighting: each training has its own, because some learn."""
+        return Objective(self.process, build.weighting(self.method.weighting))
 
     @property
     def solver(self) -> str:
@@ -159,7 +156,7 @@ def _named_parts(recipe: Recipe, mistakes: list[str]) -> Plan | None:
         weighting = build.weighting(method.weighting)
         if process is None:
             return None
-        plan = Plan(recipe, method, process, weighting)
+        plan = Plan(recipe, method, process)
         plan.sampler()
         weighting(process, process.grid()[:1])
     except StepwellError as error:

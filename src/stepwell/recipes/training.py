@@ -37,7 +37,7 @@ def accelerator_of(recipe: Recipe, **more: Any) -> Accelerator:
 
 def training_of(experiment: Experiment, accelerator: Accelerator) -> Training:
     """Everything a training step needs, on the accelerator's device and ranks."""
-    recipe, objective = experiment.recipe, experiment.objective
+    recipe, objective = experiment.recipe, experiment.plan.objective()
     network: nn.Module = experiment.denoiser
     if recipe.channels_last:
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -15,13 +15,13 @@ from stepwell.core import require
 from stepwell.core.allocation import neyman_masses, variance_left
 from stepwell.core.density import Density, Table, not_below, tilted
 from stepwell.core.feedback import Feedback, require_finite
+from stepwell.core.loss_curve import LossCurve
+from stepwell.core.pending import Pending
 from stepwell.core.process import NoiseProcess
 from stepwell.core.sampler import Metrics, State, TimestepSampler
 from stepwell.core.tensors import precise
-from stepwell.samplers.loss_curve import LossCurve, even_bins
-from stepwell.samplers.losses import bins_of, output_gradient
+from stepwell.samplers.losses import bins_of, even_bins, output_gradient
 from stepwell.samplers.one_density import Learner, fingerprint
-from stepwell.samplers.pending import Pending
 
 OFTEN = 1.05
 """The density is made anew whenever so many times as many losses were seen as when it was made last.

@@ -207,6 +207,16 @@ def log_snr_bins(process: NoiseProcess, bins: int) -> Tensor:
     return torch.tensor([0.0, *distinct, 1.0], dtype=torch.float64)
 
 
+def even_bins(process: NoiseProcess, bins: int) -> Tensor:
+    """Borders of unit time [<= bins + 1]: half of them even in reference draws, half in log-SNR."""
+    half = require.count("bins", bins, least=2) // 2
+    inner = process.reference.quantile(edges(bins - half)[1:-1]).double()
+    if process.timesteps is not None:
+        inner = (inner * process.timesteps).round() / process.timesteps
+    both = {*inner.tolist(), *log_snr_bins(process, half)[1:-1].tolist()}
+    return torch.tensor([0.0, *sorted(border for border in both if 0 < border < 1), 1.0], dtype=torch.float64)
+
+
 def _between(start: Tensor, end: Tensor, bins: int) -> Tensor:
     return start + (end - start) * edges(bins)[1:-1]
 

@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> None:
     from stepwell.catalogue import build
 
     effort = effort_of(options)
-    weighting = None if options.weighting is None else build.weighting(options.weighting)
+    weighting = None if options.weighting is None else build.fixed_weighting(options.weighting)
     moment = last_moment(options)
     experiment, training, steps = moment
     recipe, started = experiment.recipe, time.monotonic()

@@ -1,7 +1,8 @@
-"""Weight^2 x loss over time, from the losses that training has anyway: what `auto` and forecasts are made of.
+"""The loss over time, from the losses that training has anyway: for `auto`, `uncertainty-mean` and forecasts.
 
-It is the squared norm of the weighted loss's gradient at the network's output, up to a constant, and stands
-for the variance of the gradient if the network's Jacobian is alike at all times.
+`auto` and forecasts give it weight^2 x loss. That is the squared norm of the weighted loss's gradient at the
+network's output, up to a constant, and stands for the variance of the gradient if the network's Jacobian is
+alike at all times.
 """
 
 from __future__ import annotations
@@ -9,11 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from stepwell.core import require
-from stepwell.core.density import edges
-from stepwell.core.process import NoiseProcess
 from stepwell.core.tensors import State, precise
-from stepwell.samplers.losses import log_snr_bins
 
 RECENT = 8
 """The n-th loss of a bin counts about n^7: the last eighth of what was seen counts most."""
@@ -21,18 +18,8 @@ ROUGHNESS = 0.1
 """Expected squared change of the log curve from one bin to the next."""
 
 
-def even_bins(process: NoiseProcess, bins: int) -> Tensor:
-    """Borders of unit time [<= bins + 1]: half of them even in reference draws, half in log-SNR."""
-    half = require.count("bins", bins, least=2) // 2
-    inner = process.reference.quantile(edges(bins - half)[1:-1]).double()
-    if process.timesteps is not None:
-        inner = (inner * process.timesteps).round() / process.timesteps
-    both = {*inner.tolist(), *log_snr_bins(process, half)[1:-1].tolist()}
-    return torch.tensor([0.0, *sorted(border for border in both if 0 < border < 1), 1.0], dtype=torch.float64)
-
-
 class LossCurve:
-    """Weight^2 x loss over bins of time: running means, and a smooth curve through them.
+    """Losses, or weight^2 x loss, over bins of time: running means, and a smooth curve through them.
 
     A mean forgets in proportion to what it has seen, so that it is quick at first and steady later.
     """
@@ -43,7 +30,7 @@ class LossCurve:
         self.count = torch.zeros(bins)
         """[K]: losses seen in each bin."""
         self.mean = torch.zeros(bins)
-        """[K]: of weight^2 x loss."""
+        """[K]: of what was added."""
         self.square = torch.zeros(bins)
         """[K]: of its square."""
         self.inverse_size = torch.ones(bins)
@@ -81,6 +68,21 @@ class LossCurve:
 
         A random walk from bin to bin, seen through the logarithms of noisy means (Kalman smoothing).
         """
+        logs, precision = self._logs()
+        logs = logs - _mean(logs, precision)
+        step = torch.eye(len(logs), dtype=logs.dtype, device=logs.device).diff(dim=0)
+        # A little pull to 0 keeps the system regular where no loss was seen.
+        matrix = step.T @ step / ROUGHNESS + torch.diag(precision + 1e-3)
+        # inv_ex does not wait for the device to report an error, which there cannot be.
+        covariance = torch.linalg.inv_ex(matrix).inverse
+        return covariance @ (precision * logs), covariance
+
+    def level(self) -> Tensor:
+        """[]: the logarithm that the curve of `fit` lies around; 0 before the first loss."""
+        return _mean(*self._logs())
+
+    def _logs(self) -> tuple[Tensor, Tensor]:
+        """The logarithms of the means [K], and how precise each is."""
         dtype, seen = precise(self.mean), self.count > 0
         mean, square, inverse_size = (
             value.to(dtype) for value in (self.mean, self.square, self.inverse_size)
@@ -91,10 +93,8 @@ class LossCurve:
         spread = torch.where(seen, (square / mean.square() - 1).clamp(0, 1e3), 0.0)
         relative = ((spread * freedom).sum() + 1) / (freedom.sum() + 1)
         precision = torch.where(seen, 1 / (relative * inverse_size).clamp(min=1e-6), 0.0)
-        logs = mean.log() - (precision * mean.log()).sum() / precision.sum().clamp(min=1e-12)
-        step = torch.eye(len(mean), dtype=dtype, device=mean.device).diff(dim=0)
-        # A little pull to 0 keeps the system regular where no loss was seen.
-        matrix = step.T @ step / ROUGHNESS + torch.diag(precision + 1e-3)
-        # inv_ex does not wait for the device to report an error, which there cannot be.
-        covariance = torch.linalg.inv_ex(matrix).inverse
-        return covariance @ (precision * logs), covariance
+        return mean.log(), precision
+
+
+def _mean(logs: Tensor, precision: Tensor) -> Tensor:
+    return (precision * logs).sum() / precision.sum().clamp(min=1e-12)

@@ -1,4 +1,4 @@
-"""Loss weightings: each is stated on the eps loss, and the process converts it to its own target.
+"""Weightings by formula: each is stated on the eps loss, and the process converts it to its own target.
 
 So Min-SNR is right for eps, v, x0, flow and EDM. `none` is the exception: 1 on whatever the network predicts.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -21,12 +21,6 @@ from stepwell.core.tensors import Lookup, PerExample, precise
 
 _LEAST_SNR = 1e-9
 """Where a weight grows without bound as the signal vanishes, it stops here: zero SNR has a weight too."""
-
-
-class Weighting(Protocol):
-    """The weight [B] on the loss of the process's own target."""
-
-    def __call__(self, process: NoiseProcess, u: PerExample) -> PerExample: ...
 
 
 @dataclass(frozen=True)
