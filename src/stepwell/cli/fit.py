@@ -34,8 +34,8 @@ def register(verbs: Any) -> None:
         "fit",
         run,
         help="the best density for a log of timesteps and losses of any trainer",
-        description="Read pairs of timestep and loss (CSV, TSV or JSON lines) and find the density that would "
-        "have left the\nleast variance in the gradient: p in proportion to weight x root of the mean loss.",
+        description="Read pairs of timestep and loss (CSV, TSV or JSON lines) and find the density that\n"
+        "leaves the least variance in the gradient: p in proportion to weight x root of the mean loss.",
         examples=_EXAMPLES,
     )
     verb.add_argument("log", type=Path, metavar="LOSSES", help="a CSV, TSV or JSON-lines file")
@@ -146,8 +146,8 @@ def _words(result: Fit) -> list[str]:
     if result.unseen > 0:
         low, high = result.seen
         lines.append(
-            f"The pairs lie between u = {low:.3g} and {high:.3g} and leave out {100 * result.unseen:.1f} % of the "
-            "objective: what the loss is there is not known, and the density goes on as beside."
+            f"The pairs lie between u = {low:.3g} and {high:.3g} and leave out {100 * result.unseen:.1f} % "
+            "of the objective: what the loss is there is not known, and the density goes on as beside."
         )
     return lines
 

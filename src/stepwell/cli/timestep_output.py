@@ -15,7 +15,7 @@ from stepwell.runs.io import write_atomic
 if TYPE_CHECKING:
     from stepwell.integrations.timestep_lists import TimestepDensity
 
-_NO_WEIGHT = "It does not multiply losses by the weight that keeps the objective: what is drawn more often also counts more."
+_NO_WEIGHT = "No loss gets the weight that keeps the objective: what is drawn more often also counts more."
 
 
 class Written(NamedTuple):
