@@ -97,7 +97,7 @@ def test_units_are_found_and_said(
     ],
 )
 def test_what_cannot_be_read_gets_one_sentence(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(InvalidParameter, match="losses|lies in|runs from") as error:
+    with pytest.raises(InvalidParameter, match=r"losses|lies in|runs from") as error:
         log(tmp_path, text)
     assert said in str(error.value)
 

@@ -106,6 +106,7 @@ def _heading(options: argparse.Namespace, log: LossLog) -> str:
         f"{options.log}: {len(log.u):,} pairs of {time} and {loss}",
         f"{time} read as {log.read_as}; process {options.process}, weighting {options.weighting}{already}",
     ]
+    lines.append("Losses are averaged in bins of time: how often each timestep was drawn cancels.")
     if log.left_out:
         lines.append(f"{log.left_out:,} records without one of the two are left out.")
     return "\n".join(lines)
