@@ -14,16 +14,18 @@ from stepwell.cli import (
     data,
     evaluate,
     export,
+    fit,
     generate,
     ls,
     report,
     show,
+    table,
     train,
     watch,
 )
 from stepwell.core.errors import StepwellError
 
-VERBS = (ls, show, data, train, generate, evaluate, analyze, compare, report, watch, export)
+VERBS = (ls, show, table, fit, data, train, generate, evaluate, analyze, compare, report, watch, export)
 
 
 def parser() -> argparse.ArgumentParser:
