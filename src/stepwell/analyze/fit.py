@@ -19,10 +19,10 @@ from stepwell.core.allocation import neyman_masses, variance_left
 from stepwell.core.density import Table, edges
 from stepwell.core.errors import InvalidParameter
 from stepwell.core.estimates import NORMAL, Estimate, jackknife, t_quantile
+from stepwell.core.loss_curve import LossCurve
 from stepwell.core.process import NoiseProcess
 from stepwell.pacer.forecast import FEWEST_LOSSES, Forecast
-from stepwell.samplers.loss_curve import LossCurve, even_bins
-from stepwell.samplers.losses import bins_of
+from stepwell.samplers.losses import bins_of, even_bins
 from stepwell.weightings import Weighting
 
 BINS = 64

@@ -6,9 +6,8 @@ import argparse
 from typing import Any
 
 from stepwell.catalogue.spec import Spec, split_pair
-from stepwell.cli.options import SPEC, add_command
+from stepwell.cli.options import SPEC, add_command, shape_of
 from stepwell.cli.timestep_output import add_timestep_output, nearest_table, save, say, written
-from stepwell.core.errors import InvalidParameter
 from stepwell.integrations.host_formats import FORMATS
 
 _EXAMPLES = """examples:
@@ -38,7 +37,10 @@ def register(verbs: Any) -> None:
     verb.add_argument("settings", nargs="*", metavar="key=value", help="its parameters")
     verb.add_argument("-p", "--process", default="flow", metavar=SPEC, help="the process (flow)")
     verb.add_argument(
-        "--shape", metavar="C,H,W", help="of an example, for samplers that depend on the resolution"
+        "--shape",
+        type=shape_of,
+        metavar="C,H,W",
+        help="of an example, for samplers that depend on the resolution",
     )
     add_timestep_output(verb)
 
@@ -49,7 +51,7 @@ def run(options: argparse.Namespace) -> None:
     from stepwell.integrations.timestep_lists import density_of
 
     spec = _spec(options.sampler, options.settings)
-    density = density_of(spec, build.process(options.process), _shape(options.shape))
+    density = density_of(spec, build.process(options.process), options.shape)
     if options.nearest:
         print(nearest_table(density))
         if options.format is None:
@@ -66,14 +68,3 @@ def run(options: argparse.Namespace) -> None:
 def _spec(name: str, pairs: list[str]) -> Spec:
     spec = Spec.parse("sampler", name)
     return Spec("sampler", spec.name, {**spec.parameters, **dict(map(split_pair, pairs))})
-
-
-def _shape(text: str | None) -> list[int] | None:
-    if text is None:
-        return None
-    from stepwell.integrations.timestep_lists import SHAPES
-
-    words = [word.strip() for word in text.split(",")]
-    if not all(map(str.isdecimal, words)):
-        raise InvalidParameter(f"--shape {text}: write {SHAPES}.")
-    return list(map(int, words))

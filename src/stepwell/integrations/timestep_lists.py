@@ -53,10 +53,11 @@ def density_of(spec: Spec, process: NoiseProcess, shape: Sequence[int] | None = 
             f"shift={spec.parameters['shift']} moves the time of a flow, and {process} is none: leave it "
             "out, or give --process flow."
         )
-    if spec.parameters.get("warm_up_steps") is not None:
-        raise Unsupported(
-            "warm_up_steps changes the density while training runs: make one table for each part."
-        )
+    for changing in ("warm_up_steps", "stages"):
+        if spec.parameters.get(changing) is not None:
+            raise Unsupported(
+                f"{changing} changes the density while training runs: make one table for each part."
+            )
     sampler = build.sampler(spec, process)
     if sampler.learns:
         raise Unsupported(
