@@ -31,7 +31,7 @@ from stepwell.runs import portable
 from stepwell.runs.metrics import FRECHET
 
 RECORDS = HERE / "records" / "runs"
-APART = ("table2", "table3", "score-based", "finetune", "small-batch")
+APART = ("table2", "table3", "score-based", "finetune", "small-batch", "densities")
 """Studies of data, networks or processes of their own, whose runs have records of their own."""
 STUDIES = ("table1", "table4", "zero-cost")
 PAPER: dict[str, dict[str, tuple[float, float]]] = {

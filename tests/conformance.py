@@ -24,9 +24,18 @@ from stepwell.core.tick import Tick
 from stepwell.samplers.one_density import Static
 
 NOW = Tick(seed=1, step=START)
-X0 = torch.zeros(64, 1)
+X0 = torch.zeros(64, 1, 1)
+"""A packed sequence of one token, so that densities by shape have one."""
 PROCESSES = ("linear", "cosine", "flow", "edm", "vp", "ve")
 MASSES = (1.0, 0.0, 3.0, 2.0, 5.0)
+NEEDED: dict[str, dict[str, Any]] = {
+    "table": {"masses": MASSES},
+    "over-steps": {
+        "stages": f"[0 uniform; {START - 10} logit-normal; {START + 30} cosmap]",
+        "blend": "linear",
+    },
+}
+"""Parameters that have no default."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +48,8 @@ class Case:
     """Whether the draws of one batch depend on each other by design."""
     full: bool = False
     """Whether only `make test-all` has it."""
+    by_shape: bool = False
+    """Whether it refuses examples that are no images and no sequences."""
 
     def sampler(self) -> TimestepSampler:
         sampler = self.build()
@@ -53,8 +64,7 @@ class Case:
 
 
 def named(name: str, process: str, **parameters: Any) -> Callable[[], TimestepSampler]:
-    if name == "table":
-        parameters["masses"] = MASSES
+    parameters = {**NEEDED.get(name, {}), **parameters}
     return lambda: stepwell.sampler(name, process, **parameters)
 
 
@@ -67,8 +77,11 @@ def _catalogue() -> Iterator[Case]:
     for number, entry in enumerate(SAMPLERS):
         discrete, others = ("linear", "cosine")[number % 2], ("flow", "vp", "ve")
         if not entry.learns:
-            for process in (discrete, (*others, "edm")[number % 4]):
-                yield Case(f"{entry.name}-{process}", named(entry.name, process), dependent=entry.stratified)
+            either = (discrete, (*others, "edm")[number % 4])
+            for process in (entry.process, f"{entry.process}:timesteps=500") if entry.process else either:
+                build = named(entry.name, process)
+                by_shape = "shape" in (parameter.name for parameter in entry.parameters)
+                yield Case(f"{entry.name}-{process}", build, dependent=entry.stratified, by_shape=by_shape)
             continue
         swapped = number % 2 == 1
         for process, taught, full in (
@@ -145,6 +158,8 @@ def _combined() -> Iterator[Case]:
             name = list(INSIDE)[(number + offset) % len(INSIDE)]
             inner, process, own = INSIDE[name]
             learns, shaping = find("sampler", inner).learns, COMBINATORS.get(combinator, {})
+            # A shift is for flows.
+            process = "flow" if combinator == "deep" or "shift" in shaping else process
             build = named(inner, process, **{**own, **shaping})
             if combinator == "deep":
                 build = partial(deep, inner, process, **own)

@@ -76,6 +76,15 @@ STRATA = {
 }
 TARGETS = st.sampled_from([None, "vlb", "simple", "min-snr:gamma=3", "least-snr", 5])
 
+BASES = st.sampled_from(["logit-normal", "uniform", "normal"])
+EXAMPLE_SHAPES = st.sampled_from([(16, 128, 128), (7, 3), (4, 2, 8, 8), (5,), (3, 1, 1), (), "16"])
+
+NEEDED: dict[str, dict[str, Any]] = {
+    "table": {"masses": [1.0, 3.0, 2.0]},
+    "over-steps": {"stages": "0 uniform; 3 jit"},
+}
+"""Parameters that have no default."""
+
 SAMPLER_PARAMETERS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "uniform": st.just({}),
     "reference": st.just({}),
@@ -85,6 +94,32 @@ SAMPLER_PARAMETERS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "cosmap": st.just({}),
     "laplace": _optional(mean=_number(-20, 20), scale=_number(0.02, 10)),
     "beta": _optional(alpha=_number(0.02, 200), beta=_number(0.02, 200)),
+    **dict.fromkeys(
+        ("flux", "flux-2", "qwen-image", "krea"),
+        _optional(base=BASES, std=_number(0.02, 8), shape=EXAMPLE_SHAPES),
+    ),
+    "resolution-shift": _optional(
+        low=st.tuples(_number(1, 1e4), _number(-3, 3)),
+        high=st.tuples(_number(1, 1e4), _number(-3, 3)),
+        patch=st.integers(0, 4),
+        base=BASES,
+        std=_number(0.02, 8),
+        shape=EXAMPLE_SHAPES,
+    ),
+    "dimension-shift": _optional(dimension=st.integers(0, 10**6), std=_number(0.02, 8), shape=EXAMPLE_SHAPES),
+    "ltx-2": _optional(std=_number(0.02, 8), uniform_share=_number(0, 1), shape=EXAMPLE_SHAPES),
+    "pi0": _optional(alpha=_number(0.02, 200), beta=_number(0.02, 200), least=_number(0, 1)),
+    "style-friendly": _optional(mean=_number(-30, 30), std=_number(0.05, 12)),
+    "jit": _optional(mean=_number(-8, 8), std=_number(0.02, 8)),
+    "u-shaped": _optional(scale=_number(0.01, 100)),
+    "over-steps": st.fixed_dictionaries(
+        {
+            "stages": st.sampled_from(
+                ["0 uniform", "0 uniform; 3 jit", "0 mode;9 uniform; 4 beta", "2 jit", 5]
+            )
+        },
+        optional={"blend": st.sampled_from(["switch", "linear", "quick"])},
+    ),
     "speed": _optional(
         version=st.sampled_from(["current", "legacy", "lognorm", "newest"]),
         tau=st.one_of(_number(0, 1), st.just("auto")),

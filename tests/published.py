@@ -165,6 +165,9 @@ BITS_PER_DIMENSION = "1.32293203 0.39341152 0.01442151 0.00794887 0.01472197"
 
 # Section 4: SD3's mode sampling at scale 1.29 (its u -> t) and CosMap's density.
 MODE = {0.1: ".802569", 0.25: ".616416", 0.5: ".5", 0.9: ".197431"}
+# shared/modern.md, section 1: the median on a flow, and the density at 0 and 1/2.
+MEDIANS = {"pi0": "0.63033", "style-friendly": "0.95257", "jit": "0.68997"}
+U_SHAPED = "2.0746 0.5514"
 COSMAP = {0.1: ".776366", 0.5: "1.273240"}
 # Section 4: Laplace(0, 0.5) in log-SNR: lambda(t = 0.25), and on discrete schedules.
 LAPLACE_LOG_SNR_AT_QUARTER = ".346574"

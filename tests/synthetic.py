@@ -76,7 +76,7 @@ def teach(sampler: TimestepSampler, updates: int = 12, batch: int = 4096) -> Tim
     """The sampler after a few steps of training on its own draws."""
     # Signals do not need many examples, and a policy runs a network on each.
     batch = batch if sampler.probe is None else min(batch, 256)
-    x0 = torch.zeros(batch, 1)
+    x0 = torch.zeros(batch, 1, 1)
     for step in steps_of(sampler, updates):
         tick = Tick(seed=3, step=step)
         drawn = sampler.draw(x0, tick)

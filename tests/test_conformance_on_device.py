@@ -27,7 +27,7 @@ def _on_device(case: Case) -> tuple[list[Draw], list[Metrics], list[str]]:
     spec, steps = sampler.probe, list(steps_of(sampler, 3))[:3]
     spec = spec if isinstance(spec, GradientSpec) else None
     with accelerator():
-        x0, losses = torch.zeros(16, 3, device=DEVICE), torch.ones(16, device=DEVICE)
+        x0, losses = torch.zeros(16, 3, 1, device=DEVICE), torch.ones(16, device=DEVICE)
         for step in steps:
             with Copies() as copies:
                 draws.append(sampler.draw(x0, Tick(step=step, rank=1, world=2)))

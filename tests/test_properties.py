@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from parameters import (
     FLAG,
+    NEEDED,
     PROCESS_PARAMETERS,
     SAMPLER_PARAMETERS,
     SHAPING,
@@ -47,7 +48,7 @@ modest = settings(
 def _assert_sound(sampler: TimestepSampler, *borders: Tensor) -> None:
     """`borders` are where the density may have steps."""
     # A policy runs a network on every example.
-    tick, x0 = Tick(seed=1, step=5), torch.zeros(50_000 if sampler.probe is None else 2000, 1)
+    tick, x0 = Tick(seed=1, step=5), torch.zeros(50_000 if sampler.probe is None else 2000, 1, 1)
     drawn = sampler.draw(x0, tick)
     assert ((drawn.u >= 0) & (drawn.u < 1)).all()
     assert not drawn.log_prob.isnan().any()
@@ -55,7 +56,7 @@ def _assert_sound(sampler: TimestepSampler, *borders: Tensor) -> None:
     assert (drawn.correction >= 0).all()
     # Cells between the sampler's own quantiles resolve any spike that it has.
     v = (torch.arange(8192, dtype=torch.float64) + 0.5) / 8192
-    quantiles = sampler.from_uniform(v, torch.zeros(8192, 1), tick).u
+    quantiles = sampler.from_uniform(v, torch.zeros(8192, 1, 1), tick).u
     cells = cell_borders(quantiles, edges(4096), *borders, even=16_000, logistic=4000)
     masses = cell_masses(sampler, cells)
     assert masses.isfinite().all()
@@ -179,7 +180,7 @@ def test_no_shift_of_a_flow_makes_a_weight_undefined(
 def test_any_shaping_gives_an_error_or_a_sound_sampler(
     name: str, process: NoiseProcess, shaping: dict[str, Any]
 ) -> None:
-    own = {"masses": [1.0, 3.0, 2.0]} if name == "table" else {}
+    own = NEEDED.get(name, {})
     sampler = _built(lambda: stepwell.sampler(name, process, **own, **shaping))
     if sampler is None:
         return
@@ -242,6 +243,8 @@ MEANT = {
     ("logit-normal", "mean", -1),
     ("log-normal-sigma", "mean", -1),
     ("laplace", "mean", -1),
+    ("style-friendly", "mean", -1),
+    ("jit", "mean", -1),
     ("mode", "scale", -1),
     ("vlb", "cap", None),
     ("alignment", "target", None),

@@ -20,9 +20,12 @@ from stepwell.core.errors import Unsupported
 for p in PROCESSES:
     process = stepwell.process(p.name)
     for s in SAMPLERS:
-        given = {"masses": [1.0, 2.0]} if s.name == "table" else {}
+        if s.process not in (None, p.name):
+            continue
+        needed = {"table": {"masses": [1.0, 2.0]}, "over-steps": {"stages": "0 uniform; 9 jit"}}
+        given = needed.get(s.name, {})
         sampler = stepwell.sampler(s.name, process, floor=0.1, stratified=True, **given)
-        draw = sampler.draw(torch.zeros(4, 2), stepwell.Tick())
+        draw = sampler.draw(torch.zeros(4, 2, 1), stepwell.Tick())
         sampler.learn(stepwell.Feedback(stepwell.Tick(), draw.u, torch.ones(4), torch.ones(4)))
     for w in WEIGHTINGS:
         try:

@@ -344,6 +344,65 @@ def test_cosmap(u, printed):
     assert_printed(sampler.density(torch.tensor([u], dtype=torch.float64)), printed, SIX)
 
 
+@pytest.mark.parametrize(("name", "printed"), published.MEDIANS.items())
+def test_densities_of_2025(name, printed):
+    half = torch.tensor([0.5], dtype=torch.float64)
+    assert_printed(
+        stepwell.sampler(name, "flow").from_uniform(half, torch.zeros(1), stepwell.Tick()).u, printed
+    )
+
+
+DRAWS = 200_000
+
+
+def beta_draws(generator):
+    """Beta(1.5, 1) has the CDF b^1.5."""
+    return 0.001 + 0.999 * torch.rand(DRAWS, dtype=torch.float64, generator=generator) ** (1 / 1.5)
+
+
+def u_draws(generator):
+    """Rejection from uniform draws, as many as are needed."""
+    u, height = (torch.rand(6 * DRAWS, dtype=torch.float64, generator=generator) for _ in range(2))
+    kept = height * (1 + math.exp(4)) < torch.exp(4 * u) + torch.exp(4 * (1 - u))
+    return u[kept][:DRAWS]
+
+
+def normal_draws(mean, std):
+    return lambda generator: torch.sigmoid(
+        mean + std * torch.randn(DRAWS, dtype=torch.float64, generator=generator)
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "draws"),
+    [
+        ("pi0", beta_draws),
+        ("u-shaped", u_draws),
+        # JiT's own time is 1 - u, its mean -0.8; log-SNR is -2 logit(u).
+        ("jit", lambda generator: 1 - normal_draws(-0.8, 0.8)(generator)),
+        ("style-friendly", normal_draws(3, 1)),
+    ],
+)
+def test_draws_are_those_of_the_formula(name, draws):
+    theirs = draws(torch.Generator().manual_seed(0)).sort().values
+    assert len(theirs) == DRAWS
+    mass = stepwell.sampler(name, "flow").cdf(theirs)
+    counted = torch.arange(1, DRAWS + 1) / DRAWS
+    # Kolmogorov and Smirnov: more comes by chance once in a million.
+    assert float((mass - counted).abs().max()) < 2.69 / math.sqrt(DRAWS)
+
+
+def test_the_mean_of_pi0():
+    v = (torch.arange(100_000, dtype=torch.float64) + 0.5) / 100_000
+    drawn = stepwell.sampler("pi0", "flow").from_uniform(v, torch.zeros(len(v)), stepwell.Tick()).u
+    assert_printed([drawn.mean()], "0.6004")
+
+
+def test_u_shaped():
+    found = stepwell.sampler("u-shaped", "flow").density(torch.tensor([0.0, 0.5], dtype=torch.float64))
+    assert_printed(found, published.U_SHAPED)
+
+
 def test_laplace_in_log_snr():
     process = stepwell.process("flow")
     quarter = torch.tensor([0.25], dtype=torch.float64)

@@ -61,6 +61,7 @@ def compose(entry: Entry, written: str, meta: Mapping[str, Any]) -> str:
 def command(entry: Entry, meta: Mapping[str, Any]) -> str:
     """What draws the same on a terminal."""
     given = f" {meta['show']}" if "show" in meta else ""
+    given += "".join(f" --shape {shape}" for shape in meta.get("shapes", ()))
     if entry.kind == "weighting" and entry.name in {sampler.name for sampler in SAMPLERS}:
         return f"stepwell show uniform --weighting {entry.name}{given}"
     return f"stepwell show {entry.name}{given}"

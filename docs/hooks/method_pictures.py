@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import shlex
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.catalogue.entry import Entry
+from stepwell.catalogue.find import find
 from stepwell.catalogue.spec import Spec, split_pair
 
 ROOT = Path(__file__).parents[2]
@@ -60,13 +62,18 @@ def _formula(kind: str, name: str, meta: Mapping[str, Any], path: Path) -> None:
     from stepwell.analyze.densities import profile
     from stepwell.cli.chart import save
 
-    words = [word for word in str(meta.get("show", "")).split() if "=" in word]
-    parts = {"sampler": Spec("sampler", "uniform"), "weighting": Spec("weighting", "none")}
-    parts[kind] = Spec(kind, name, dict(split_pair(word) for word in words))  # type: ignore[arg-type]
-    profiles = [
-        profile(parts["sampler"], parts["weighting"], Spec.parse("process", process))
-        for process in meta.get("processes", _PROCESSES[:1] if meta.get("taught") else _PROCESSES)
-    ]
+    words = [word for word in shlex.split(str(meta.get("show", ""))) if "=" in word]
+    given = dict(split_pair(word) for word in words)
+    entry = find(kind, name)  # type: ignore[arg-type]
+    processes = (entry.process,) if entry.process else _PROCESSES[:1] if meta.get("taught") else _PROCESSES
+    # What depends on the shape is drawn at several.
+    shapes = [{"shape": tuple(map(int, shape.split(",")))} for shape in meta.get("shapes", ())] or [{}]
+    profiles = []
+    for process in meta.get("processes", processes):
+        for shape in shapes:
+            parts = {"sampler": Spec("sampler", "uniform"), "weighting": Spec("weighting", "none")}
+            parts[kind] = Spec(kind, name, {**given, **shape})  # type: ignore[arg-type]
+            profiles.append(profile(parts["sampler"], parts["weighting"], Spec.parse("process", process)))
     save([_taught(name, one) for one in profiles] if meta.get("taught") else profiles, path)
 
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from stepwell.samplers.combinators import unbiased as unbiased
     from stepwell.samplers.combinators import warm_up as warm_up
     from stepwell.samplers.combinators import within as within
+    from stepwell.samplers.over_steps import over_steps as over_steps
     from stepwell.weightings import Weighting as Weighting
 
 __version__ = "0.1.0"
@@ -45,6 +46,7 @@ _NAMES = {
     "pacer": "Pacer",
     "processes.scheduler": "process_from",
     "samplers.combinators": "mix shift stratified unbiased warm_up within",
+    "samplers.over_steps": "over_steps",
     "weightings": "Weighting",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}

@@ -154,7 +154,7 @@ def test_every_sampler_takes_the_shaping_keywords() -> None:
     values = {"shift": 2.0, "floor": 0.1, "warm_up_steps": 5, "within": (0.1, 0.9), "stratified": True,
               "min_timestep": None, "max_timestep": None, "unbiased": False}  # fmt: skip
     assert set(values) == {parameter.name for parameter in SHAPING}
-    built = stepwell.sampler("uniform", "linear", **values)
+    built = stepwell.sampler("uniform", "flow", **values)
     wanted = "stratified(within[0.1, 0.9](warm_up[5](mix(shift[2](uniform), uniform, 0.1))))"
     assert repr(built) == wanted
 

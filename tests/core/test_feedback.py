@@ -208,12 +208,14 @@ STACKS: dict[str, Callable[[TimestepSampler], TimestepSampler]] = {
     "stratified": stepwell.stratified,
     "unbiased": lambda sampler: stepwell.unbiased(sampler, Uniform()),
     "within": lambda sampler: stepwell.within(sampler, 0.5, 1.0),
-    "shift": lambda sampler: stepwell.shift(sampler, 2.0, LINEAR),
+    "shift": lambda sampler: stepwell.shift(sampler, 2.0, stepwell.process("flow")),
     "warm_up": lambda sampler: stepwell.warm_up(sampler, 20),
     "all": lambda sampler: stepwell.unbiased(
         stepwell.stratified(
             stepwell.mix(
-                stepwell.within(stepwell.shift(stepwell.warm_up(sampler, 20), 2.0, LINEAR), 0.3, 1.0),
+                stepwell.within(
+                    stepwell.shift(stepwell.warm_up(sampler, 20), 2.0, stepwell.process("flow")), 0.3, 1.0
+                ),
                 UNIFORM,
                 0.1,
             )

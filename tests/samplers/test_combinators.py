@@ -238,7 +238,7 @@ def test_a_floor_restores_support() -> None:
         ("mix", lambda corrected: stepwell.mix(stepwell.stratified(corrected), UNIFORM, 0.1)),
         ("warm_up", lambda corrected: stepwell.warm_up(corrected, 5)),
         ("within", lambda corrected: stepwell.within(corrected, 0.2, 0.8)),
-        ("shift", lambda corrected: stepwell.shift(corrected, 3.0, LINEAR)),
+        ("shift", lambda corrected: stepwell.shift(corrected, 3.0, FLOW)),
         ("unbiased", lambda corrected: stepwell.unbiased(corrected, Uniform())),
     ],
     ids=["mix", "mix-other", "mix-stratified", "warm_up", "within", "shift", "unbiased"],
@@ -349,26 +349,26 @@ def test_an_empty_or_outer_range_is_refused(low: object, high: object) -> None:
 def test_shift_moves_every_draw_by_the_formula(factor: float) -> None:
     x0 = torch.zeros(5000)
     plain = UNIFORM.draw(x0, Tick()).u.double()
-    shifted = stepwell.shift(UNIFORM, factor, LINEAR).draw(x0, Tick()).u.double()
+    shifted = stepwell.shift(UNIFORM, factor, FLOW).draw(x0, Tick()).u.double()
     assert torch.allclose(shifted, factor * plain / (1 + (factor - 1) * plain), atol=1e-6)
     assert torch.allclose(shifted / (factor - (factor - 1) * shifted), plain, atol=1e-5)
 
 
 @pytest.mark.parametrize("factor", [0.2, 3.0])
 def test_the_density_of_a_shift_is_that_of_its_inverse(factor: float) -> None:
-    sampler = stepwell.shift(UNIFORM, factor, LINEAR)
+    sampler = stepwell.shift(UNIFORM, factor, FLOW)
     assert torch.allclose(sampler.cdf(U), U / (factor - (factor - 1) * U))
     assert torch.allclose(sampler.density(U), factor / (factor - (factor - 1) * U) ** 2)
 
 
 def test_shift_and_its_inverse_cancel() -> None:
-    there_and_back = stepwell.shift(stepwell.shift(_logit_normal(), 3.0, LINEAR), 1 / 3, LINEAR)
+    there_and_back = stepwell.shift(stepwell.shift(_logit_normal(), 3.0, FLOW), 1 / 3, FLOW)
     assert torch.allclose(there_and_back.density(U), _logit_normal().density(U))
 
 
 def test_shift_learns_in_the_coordinate_of_its_sampler() -> None:
     listening = Listening()
-    sampler = stepwell.shift(listening, 3.0, LINEAR)
+    sampler = stepwell.shift(listening, 3.0, FLOW)
     drawn = sampler.draw(torch.zeros(100), Tick()).u
     sampler.learn(feedback(drawn))
     assert torch.allclose(listening.heard[0].u, UNIFORM.draw(torch.zeros(100), Tick()).u, atol=1e-5)
@@ -377,7 +377,7 @@ def test_shift_learns_in_the_coordinate_of_its_sampler() -> None:
 @pytest.mark.parametrize("factor", [0, -1, float("inf"), None])
 def test_a_shift_that_is_not_positive_is_refused(factor: object) -> None:
     with pytest.raises(InvalidParameter, match="shift"):
-        stepwell.shift(UNIFORM, factor, LINEAR)
+        stepwell.shift(UNIFORM, factor, FLOW)
 
 
 def test_shifting_a_shifted_process_is_an_error_that_says_what_it_would_do() -> None:
@@ -395,7 +395,7 @@ WRAPPERS: dict[str, Callable[[TimestepSampler], TimestepSampler]] = {
     "unbiased": lambda sampler: stepwell.unbiased(sampler, Uniform()),
     "warm_up": lambda sampler: stepwell.warm_up(sampler, 5),
     "within": lambda sampler: stepwell.within(sampler, 0.5, 1.0),
-    "shift": lambda sampler: stepwell.shift(sampler, 3.0, LINEAR),
+    "shift": lambda sampler: stepwell.shift(sampler, 3.0, FLOW),
 }
 
 
@@ -422,7 +422,7 @@ def test_a_probe_is_asked_for_in_the_outer_coordinate(name: str) -> None:
 
 def test_a_probe_goes_through_two_coordinates() -> None:
     spec = GradientSpec(3, borders=(0.0, 0.5, 1.0))
-    both = stepwell.within(stepwell.shift(Listening(spec), 3.0, LINEAR), 0.5, 1.0)
+    both = stepwell.within(stepwell.shift(Listening(spec), 3.0, FLOW), 0.5, 1.0)
     assert both.probe.borders == pytest.approx((0.5, 0.5 + _shifted(0.5) / 2, 1.0))
 
 

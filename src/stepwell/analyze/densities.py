@@ -70,7 +70,7 @@ def profile(sampler: Spec, weighting: Spec, process: Spec) -> Profile:
     return Profile(
         parts=(_written(sampler), f"weighting {_written(weighting)}", _written(process)),
         source=f"{entry.summary} ({entry.source})",
-        learns=entry.learns,
+        learns=drawing.learns,
         unbiased=drawing.reference is not None,
         timesteps=over.timesteps,
         u=u,

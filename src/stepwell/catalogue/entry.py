@@ -50,6 +50,8 @@ class Entry:
     aliases: tuple[str, ...] = ()
     spellings: Mapping[str, str] = field(default_factory=dict)
     """Other tools' names for the parameters, and ours."""
+    process: str | None = None
+    """The only kind of process that it is for; None: any."""
     learns: bool = False
     stratified: bool = False
     """Whether its draws are spread evenly over the batch by default."""

@@ -43,6 +43,21 @@ def _floor(default: float | None, more: str = "") -> Parameter:
     return Parameter("floor", default, f"share of draws from the process's reference density{more}")
 
 
+def _shape(default: tuple[int, ...]) -> Parameter:
+    meaning = "of one example, for densities that are asked for before the first draw"
+    return Parameter("shape", default, meaning)
+
+
+_SHAPED = (
+    Parameter(
+        "base", "logit-normal", "what is shifted: logit-normal (kohya, musubi) or uniform (ai-toolkit)"
+    ),
+    Parameter("std", 1.0, "width of the logit-normal"),
+    _shape((16, 128, 128)),
+)
+_RESOLUTION: dict[str, Any] = {"spellings": {"sigmoid_scale": "std"}, "process": "flow"}
+
+
 SAMPLERS = (
     _sampler("uniform", "static:uniform", "every timestep equally often", "Ho et al. 2020 (DDPM)"),
     _sampler(
@@ -102,6 +117,122 @@ SAMPLERS = (
         aliases=("b-ttdm",),
     ),
     _sampler(
+        "flux",
+        "by_shape:resolution_shift",
+        "logit-normal, shifted towards noise for more tokens by FLUX.1's line: 256, 0.5 to 4096, 1.15",
+        "Black Forest Labs 2024 (FLUX.1); as kohya and musubi-tuner train it",
+        *_SHAPED,
+        fixed={"low": (256, 0.5), "high": (4096, 1.15), "patch": 2},
+        aliases=("flux-shift", "flux.1"),
+        **_RESOLUTION,
+    ),
+    _sampler(
+        "flux-2",
+        "by_shape:resolution_shift",
+        "FLUX.1's line for FLUX.2, whose latents are packed already: one token per position",
+        "Black Forest Labs 2025 (FLUX.2); as musubi-tuner trains it",
+        *_SHAPED,
+        fixed={"low": (256, 0.5), "high": (4096, 1.15), "patch": 1},
+        aliases=("flux2", "flux2-shift", "flux.2"),
+        **_RESOLUTION,
+    ),
+    _sampler(
+        "qwen-image",
+        "by_shape:resolution_shift",
+        "the same by Qwen-Image's line: 256, 0.5 to 8192, 0.9",
+        "Wu et al. 2025 (Qwen-Image); as musubi-tuner trains it",
+        *_SHAPED,
+        fixed={"low": (256, 0.5), "high": (8192, 0.9), "patch": 2},
+        aliases=("qwen", "qwen-shift"),
+        **_RESOLUTION,
+    ),
+    _sampler(
+        "krea",
+        "by_shape:resolution_shift",
+        "the same by Krea 2's line: 256, 0.5 to 6400, 1.15",
+        "Krea (Krea 2); as musubi-tuner trains it",
+        *_SHAPED,
+        fixed={"low": (256, 0.5), "high": (6400, 1.15), "patch": 2},
+        aliases=("krea-2", "krea2-shift"),
+        **_RESOLUTION,
+    ),
+    _sampler(
+        "resolution-shift",
+        "by_shape:resolution_shift",
+        "the same by a line and a patch size of your own",
+        "Esser et al. 2024 (SD3), Section 5.3.2; the line after FLUX.1",
+        Parameter("low", (256, 0.5), "(tokens, mu): one point of the line; the shift is exp(mu)"),
+        Parameter("high", (4096, 1.15), "(tokens, mu): another point"),
+        Parameter("patch", 2, "side of the squares of the latent that are one token"),
+        *_SHAPED,
+        **_RESOLUTION,
+    ),
+    _sampler(
+        "dimension-shift",
+        "by_shape:dimension_shift",
+        "logit-normal, shifted by the root of how many numbers an example has over 4096",
+        "Zheng et al. 2025 (RAE, Diffusion Transformers with Representation Autoencoders)",
+        Parameter("dimension", 4096, "numbers at which the shift is 1"),
+        Parameter("std", 1.0, "width of the logit-normal"),
+        _shape((768, 16, 16)),
+        spellings={"time_dist_shift_base": "dimension"},
+        aliases=("rae",),
+        process="flow",
+    ),
+    _sampler(
+        "ltx-2",
+        "by_shape:ltx_2",
+        "logit-normal, shifted by the count of tokens and stretched over all of time, a tenth uniform",
+        "Lightricks (LTX-2, its trainer)",
+        Parameter("std", 1.0, "width of the logit-normal"),
+        Parameter("uniform_share", 0.1, "share of uniform draws"),
+        _shape((128, 1, 32, 32)),
+        spellings={"uniform_prob": "uniform_share"},
+        aliases=("ltx", "shifted-logit-normal"),
+        process="flow",
+    ),
+    _sampler(
+        "pi0",
+        "static:pi0",
+        "Beta(1.5, 1) above 0.001: mostly noise, as robot policies train",
+        "Black et al. 2024 (pi0); also GR00T and SmolVLA, in LeRobot",
+        Parameter("alpha", 1.5, "above 1: the noise end"),
+        Parameter("beta", 1.0, "above 1: the data end"),
+        Parameter("least", 0.001, "the least unit time"),
+        spellings={
+            "time_sampling_beta_alpha": "alpha",
+            "time_sampling_beta_beta": "beta",
+            "time_sampling_offset": "least",
+        },
+        aliases=("groot", "smolvla", "openpi"),
+    ),
+    _sampler(
+        "style-friendly",
+        "static:style_friendly",
+        "normal in log-SNR at -6: nearly only noise, where style is decided",
+        "Choi et al. 2024 (Style-Friendly SNR Sampler, arXiv 2411.14793)",
+        Parameter("mean", -6.0, "mean log-SNR"),
+        Parameter("std", 2.0, "its standard deviation"),
+        spellings={"logit_mean": "mean", "logit_std": "std"},
+        aliases=("logsnr",),
+    ),
+    _sampler(
+        "jit",
+        "static:jit",
+        "logit-normal with mean 0.8 towards noise (-0.8 in their time, where 1 is data)",
+        "Li and He 2025 (JiT, arXiv 2511.13720)",
+        Parameter("mean", 0.8, "above 0: towards noise"),
+        Parameter("std", 0.8, "width"),
+    ),
+    _sampler(
+        "u-shaped",
+        "static:u_shaped",
+        "both ends of time: for a second rectification (reflow)",
+        "Lee et al. 2024 (Improving the Training of Rectified Flows, arXiv 2405.20320)",
+        Parameter("scale", 4.0, "e^(scale u) + e^(scale (1 - u)); larger: more of the ends"),
+        aliases=("reflow",),
+    ),
+    _sampler(
         "speed",
         "speed:speed",
         "fewer draws where the process has converged",
@@ -121,6 +252,22 @@ SAMPLERS = (
         Parameter("masses", None, "one per bin, any scale", required=True),
         Parameter("borders", None, "rising from 0 to 1; equal bins by default"),
         spellings={"weights": "masses"},
+    ),
+    Entry(
+        "sampler",
+        "over-steps",
+        "stepwell.catalogue.stages:staged",
+        "another sampler from each of some steps on",
+        "your own",
+        (
+            Parameter(
+                "stages",
+                None,
+                "[0 uniform; 2000 logit-normal:mean=1]: from which optimizer step on which sampler",
+                required=True,
+            ),
+            Parameter("blend", "switch", "switch at the step, or linear: move over between the steps"),
+        ),
     ),
     _sampler(
         "loss-second-moment",

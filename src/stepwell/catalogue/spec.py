@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,8 +12,6 @@ from stepwell.catalogue.find import find
 from stepwell.core.errors import InvalidParameter
 
 _WORDS = {"true": True, "false": False, "none": None}
-_COMMA = re.compile(r",(?![^(\[]*[)\]])")
-"""A comma that is not inside of brackets."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +45,19 @@ class Spec:
 def split_spec(text: str) -> tuple[str, dict[str, Any]]:
     """`NAME:key=value,...` as a name and its parameters."""
     name, _, rest = text.partition(":")
-    return name, dict(split_pair(pair) for pair in _COMMA.split(rest) if pair)
+    return name, dict(split_pair(pair) for pair in _outside_brackets(rest) if pair)
+
+
+def _outside_brackets(text: str) -> list[str]:
+    """The parts between the commas that are not inside of brackets."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "([") - (letter in ")]")
+        if letter == "," and depth <= 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
 
 
 def split_pair(pair: str) -> tuple[str, Any]:

@@ -146,21 +146,24 @@ def write(figure: Any, path: Path) -> None:
 
 
 def save(profiles: Sequence[Profile], path: Path) -> None:
-    """Save a figure of profiles: density above, effective weight below."""
-    figure = blank(8, 6.4)
-    above, below = figure.subplots(2, 1, sharex=True)
+    """Save a figure of profiles: density above, and below the effective weight where that is another."""
+    weighted = any(not bool((one.density - one.effective).abs().max() < 1e-6) for one in profiles)
+    figure = blank(8, 6.4 if weighted else 3.8)
+    above, *others = figure.subplots(1 + weighted, 1, sharex=True, squeeze=False)[:, 0]
     common, labels = _labels([profile.parts for profile in profiles])
     figure.suptitle(common, fontsize=11)
     for index, (profile, label) in enumerate(zip(profiles, labels, strict=True)):
         above.plot(profile.u, profile.density, label=label, **line_style(index))
-        below.plot(profile.u, profile.effective, **line_style(index))
+        for below in others:
+            below.plot(profile.u, profile.effective, **line_style(index))
     above.set_ylabel("density\n(uniform = 1)")
-    below.set_ylabel("effective weight on the loss\n(mean = 1)")
-    below.set_xlabel(TIME_AXIS)
-    for axes in (above, below):
+    for below in others:
+        below.set_ylabel("effective weight on the loss\n(mean = 1)")
+    for axes in (above, *others):
         time_axes(axes)
+    axes.set_xlabel(TIME_AXIS)
     if any(labels):
-        above.legend(frameon=False, fontsize=8, loc="upper right")
+        above.legend(frameon=False, fontsize=8, loc="best")
     write(figure, path)
 
 

@@ -47,6 +47,27 @@ def add_save(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--save", type=Path, metavar="FILE.png", help="save a figure (.png, .svg or .pdf)")
 
 
+def add_shape(parser: argparse.ArgumentParser) -> None:
+    """Add --shape, which may be given several times."""
+    parser.add_argument(
+        "--shape",
+        type=shape_of,
+        action="append",
+        default=[],
+        metavar="C,H,W",
+        help="of one example, for densities that depend on it: an image C,H,W, a video C,F,H,W, tokens n,d; "
+        "several times for several resolutions",
+    )
+
+
+def shape_of(text: str) -> tuple[int, ...]:
+    """The sizes in C,H,W."""
+    words = text.split(",")
+    if not all(word.strip().isdecimal() and int(word) > 0 for word in words):
+        raise argparse.ArgumentTypeError(f"{text!r} is no shape: write sizes such as 16,128,128.")
+    return tuple(int(word) for word in words)
+
+
 def check_picture(path: Path) -> None:
     """Raise InvalidParameter if no picture can be written to this path."""
     if path.suffix.lower() not in (".png", ".svg", ".pdf"):

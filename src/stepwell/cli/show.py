@@ -10,7 +10,7 @@ from stepwell.catalogue.entry import Kind
 from stepwell.catalogue.find import AMBIGUOUS, all_entries, canonical, find, kinds_of
 from stepwell.catalogue.spec import Spec, split_pair, split_spec
 from stepwell.cli import chart
-from stepwell.cli.options import SPEC, add_command, add_json, add_save, output, print_json
+from stepwell.cli.options import SPEC, add_command, add_json, add_save, add_shape, output, print_json
 from stepwell.core.errors import InvalidParameter, UnknownName
 from stepwell.recipes.method import method_files, workload_files
 
@@ -21,6 +21,7 @@ _EXAMPLES = """examples:
   stepwell show logit-normal mean=0.5 --weighting min-snr
   stepwell show uniform logit-normal speed --process cosine --save densities.png
   stepwell show speed tau=auto --process flow:shift=3 --weighting p2:gamma=0.5
+  stepwell show flux --shape 16,64,64 --shape 16,128,128 --save flux.png
 """
 
 
@@ -41,7 +42,10 @@ def register(verbs: Any) -> None:
         help="samplers, each followed by its parameters; a weighting or process shows uniform draws with it",
     )
     verb.add_argument("-w", "--weighting", default=None, metavar=SPEC, help="the weighting (none)")
-    verb.add_argument("-p", "--process", default=None, metavar=SPEC, help="the process (linear)")
+    verb.add_argument(
+        "-p", "--process", default=None, metavar=SPEC, help="the process (linear, or what the sampler is for)"
+    )
+    add_shape(verb)
     add_save(verb)
     add_json(verb)
 
@@ -59,7 +63,12 @@ def run(options: argparse.Namespace) -> None:
             print_json(tomllib.loads(text))
         if name in workload_files():
             return
-    profiles = [_profile(name, parameters, options) for name, parameters in _grouped(options.what)]
+    named = [one for group in _grouped(options.what) for one in _at_shapes(*group, options.shape)]
+    if options.shape and not any("shape" in parameters for _, parameters in named):
+        raise InvalidParameter(
+            f"--shape: none of {', '.join(name for name, _ in named)} depends on the shape."
+        )
+    profiles = [_profile(name, parameters, options) for name, parameters in named]
     text = "\n".join(map(chart.text, profiles))
     values = [profile.plain() for profile in profiles]
     output(options, values, text, lambda path: chart.save(profiles, path))
@@ -81,6 +90,18 @@ def _grouped(words: list[str]) -> list[tuple[str, dict[str, Any]]]:
     return groups
 
 
+def _at_shapes(
+    name: str, parameters: dict[str, Any], shapes: list[tuple[int, ...]]
+) -> list[tuple[str, dict[str, Any]]]:
+    """A name at each shape of --shape, if its density depends on it."""
+    entry = find("sampler", name) if "sampler" in kinds_of(name) else None
+    if not shapes or entry is None or "shape" not in (one.name for one in entry.parameters):
+        return [(name, parameters)]
+    if "shape" in parameters:
+        raise InvalidParameter(f"{name} got shape= and --shape: give one of them.")
+    return [(name, {**parameters, "shape": shape}) for shape in shapes]
+
+
 def _in_catalogue(name: str) -> bool:
     return any(canonical(name) == known for _, known in all_entries())
 
@@ -100,13 +121,18 @@ def _kind_of(name: str) -> Kind:
     return "sampler"
 
 
+def _own_process(name: str) -> str | None:
+    """The only process that a sampler is for."""
+    return find("sampler", name).process if "sampler" in kinds_of(name) else None
+
+
 def _profile(name: str, parameters: dict[str, Any], options: argparse.Namespace) -> Profile:
     from stepwell.analyze.densities import profile
 
     specs: dict[str, Spec] = {
         "sampler": Spec("sampler", "uniform"),
         "weighting": Spec.parse("weighting", options.weighting or "none"),
-        "process": Spec.parse("process", options.process or "linear"),
+        "process": Spec.parse("process", options.process or _own_process(name) or "linear"),
     }
     if canonical(name) in method_files() and not _in_catalogue(name):
         from stepwell.recipes.method import parse_method

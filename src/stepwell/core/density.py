@@ -263,6 +263,24 @@ class Squeeze(Warp):
         return (u >= self.low) & (u < self.high)
 
 
+@dataclass(frozen=True)
+class Moved(Density):
+    """A density after a map of unit time."""
+
+    density: Density
+    warp: Warp
+
+    def quantile(self, v: Tensor) -> Tensor:
+        return inside(self.warp.forward(self.density.quantile(v)), 0.0, 1.0)
+
+    def pdf(self, u: Tensor) -> Tensor:
+        inner = self.warp.inverse(u)
+        return torch.where(self.warp.inside(u), self.density.pdf(inner) / self.warp.rate(inner), 0.0)
+
+    def cdf(self, u: Tensor) -> Tensor:
+        return self.density.cdf(self.warp.inverse(u))
+
+
 class Tilted(Density):
     """A reference density times a table over its own quantiles."""
 

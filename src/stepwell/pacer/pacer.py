@@ -32,6 +32,9 @@ from stepwell.pacer.window import CallOrderError, Counter, Window
 from stepwell.probes.context import LossAt
 from stepwell.weightings import Weighting
 
+_SHARE_EVERY = 8
+"""Updates between two values of the effective sample share."""
+
 
 class Pacer:
     """Sampler, weighting and probe of one training run.
@@ -209,7 +212,8 @@ class Pacer:
                 feedback = self._window.feedback(self.process, self.weighting, signal)
                 metrics |= self.sampler.learn(feedback.gathered(self._group))
             self._forecaster.batch = self._window.examples * self._group.world
-            if self.sampler.reference is not None:
+            # Its five small operations cost as much as a draw does: now and then is enough.
+            if self.sampler.reference is not None and self._window.tick.step % _SHARE_EVERY == 0:
                 metrics["effective_sample_share"] = self._window.effective_share()
             self.metrics = {**self.metrics, **metrics}
             self._new_window()

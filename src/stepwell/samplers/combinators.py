@@ -134,7 +134,13 @@ def within(sampler: TimestepSampler, low: float, high: float) -> TimestepSampler
 
 
 def shift(sampler: TimestepSampler, factor: float, process: NoiseProcess) -> TimestepSampler:
-    """SD3's resolution shift, u -> s u / (1 + (s - 1) u), unless the process has it already."""
+    """SD3's resolution shift of a flow, u -> s u / (1 + (s - 1) u), unless the process has it already."""
+    require.positive("shift", factor)
+    if not process.interpolates and factor != 1:
+        raise Unsupported(
+            f"shift={factor:g} is for flows, whose time is their share of noise; {process!r} is none: use "
+            "logit-normal with a mean above 0 for more noise, or log-normal-sigma."
+        )
     if process.shift != 1 and factor != 1:
         raise Unsupported(
             f"{process} already shifts its timesteps by {process.shift:g}; shifting by {factor:g} as well "

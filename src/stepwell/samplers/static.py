@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from stepwell.core import require
-from stepwell.core.density import Density, Table, Uniform, edges, rounded
+from stepwell.core.density import Density, Moved, Squeeze, Table, Uniform, edges, inside, rounded
 from stepwell.core.density import table as checked_table
 from stepwell.core.errors import InvalidParameter, Unsupported
 from stepwell.core.log_snr import Laplace, Normal, over_log_snr
@@ -75,11 +75,39 @@ def cosmap(process: NoiseProcess) -> TimestepSampler:
 
 def beta(process: NoiseProcess, alpha: float = 0.8, beta: float = 1.0) -> TimestepSampler:
     """u ~ Beta(alpha, beta); alpha 0.8, beta 1 is B-TTDM (Zheng et al. 2024)."""
+    return Static(_beta(process, alpha, beta), f"beta(alpha={alpha:g}, beta={beta:g})")
+
+
+def _beta(process: NoiseProcess, alpha: float, beta: float) -> Table:
     require.positive("alpha", alpha)
     require.positive("beta", beta)
     borders = edges(process.timesteps or FINE_BINS)
-    masses = beta_cdf(borders, alpha, beta).diff()
-    return Static(Table(borders, masses), f"beta(alpha={alpha:g}, beta={beta:g})")
+    return Table(borders, beta_cdf(borders, alpha, beta).diff())
+
+
+def pi0(
+    process: NoiseProcess, alpha: float = 1.5, beta: float = 1.0, least: float = 0.001
+) -> TimestepSampler:
+    """u = least + (1 - least) Beta(alpha, beta): robot policies (Black et al. 2024, pi0; also GR00T)."""
+    density = Moved(_beta(process, alpha, beta), Squeeze(require.between("least", least, 0, 0.5), 1.0))
+    return Static(density, f"pi0(alpha={alpha:g}, beta={beta:g}, least={least:g})")
+
+
+def style_friendly(process: NoiseProcess, mean: float = -6.0, std: float = 2.0) -> TimestepSampler:
+    """log-SNR ~ N(mean, std): mostly noise, where style is decided (Choi et al. 2024, arXiv 2411.14793)."""
+    return Static(over_log_snr(process, Normal(mean, std)), f"style-friendly(mean={mean:g}, std={std:g})")
+
+
+def jit(process: NoiseProcess, mean: float = 0.8, std: float = 0.8) -> TimestepSampler:
+    """The logit-normal of JiT (Li and He 2025, arXiv 2511.13720), whose own time runs the other way."""
+    return Static(LogitNormal(Normal(mean, std)), f"jit(mean={mean:g}, std={std:g})")
+
+
+def u_shaped(process: NoiseProcess, scale: float = 4.0) -> TimestepSampler:
+    """p(u) in proportion to e^(scale u) + e^(scale (1 - u)): both ends (Lee et al. 2024, reflow)."""
+    # Beyond 80 float32 has no sinh, and everything would lie at the two ends.
+    require.between("scale", require.positive("scale", scale), 0, 80)
+    return Static(UShaped(scale), f"u-shaped(scale={scale:g})")
 
 
 def table(
@@ -138,6 +166,23 @@ class CosMap(Density):
 
     def cdf(self, u: Tensor) -> Tensor:
         return 0.5 + 2 / math.pi * torch.atan(2 * u - 1)
+
+
+@dataclass(frozen=True)
+class UShaped(Density):
+    """p(u) = a cosh(a (u - 1/2)) / (2 sinh(a / 2)), which is e^(a u) + e^(a (1 - u)) with mass 1."""
+
+    scale: float
+
+    def quantile(self, v: Tensor) -> Tensor:
+        u = 0.5 + torch.asinh((2 * v - 1) * math.sinh(self.scale / 2)) / self.scale
+        return inside(u, 0.0, 1.0)
+
+    def pdf(self, u: Tensor) -> Tensor:
+        return self.scale * torch.cosh(self.scale * (u - 0.5)) / (2 * math.sinh(self.scale / 2))
+
+    def cdf(self, u: Tensor) -> Tensor:
+        return 0.5 + torch.sinh(self.scale * (u - 0.5)) / (2 * math.sinh(self.scale / 2))
 
 
 _TERMS = 300
