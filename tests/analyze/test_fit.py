@@ -55,6 +55,15 @@ def test_the_density_is_within_two_percent_of_the_best(name: str, draws: str) ->
     assert min(over) >= 1
 
 
+def test_an_objective_with_a_density_of_its_own_keeps_it() -> None:
+    process, curve = stepwell.process("flow", reference="logit-normal"), CURVES["sharp rise at the noise"]
+    u, losses = made(curve, "logit-normal", PAIRS, 0)
+    drawn = density_of(fit(u, losses, process, NONE).spec, process).table.pdf(GRID)
+    reference, loss = process.reference.pdf(GRID), curve(GRID)
+    best = (reference * loss.sqrt()).mean() ** 2
+    assert 1 <= float((reference.square() * loss / drawn).mean() / best) < 1.02
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("pairs", "above"), [(1_000, 15), (2_000, 1), (4_000, 0)])
 def test_how_many_pairs_it_takes(pairs: int, above: int) -> None:

@@ -16,19 +16,18 @@ from torch import Tensor
 import stepwell
 from stepwell.catalogue import build
 from stepwell.catalogue.spec import Spec
-from stepwell.core.density import Uniform, centres, edges
-from stepwell.core.errors import InvalidParameter, Unsupported
+from stepwell.core.density import centres, edges
+from stepwell.core.errors import Unsupported
 from stepwell.integrations.host_densities import HOSTS
 from stepwell.integrations.host_formats import FORMATS
 from stepwell.integrations.nearest import divergence, nearest
 from stepwell.integrations.timestep_lists import TimestepDensity, density_of, stratified_times
-from stepwell.samplers.one_density import Static
 
 FORMAT, HOST = {each.name: each for each in FORMATS}, {each.name: each for each in HOSTS}
 
 
-def density(sampler: str, process: str = "flow", shape: tuple[int, ...] | None = None) -> TimestepDensity:
-    return density_of(Spec.parse("sampler", sampler), stepwell.process(process), shape)
+def density(sampler: str, process: str = "flow") -> TimestepDensity:
+    return density_of(Spec.parse("sampler", sampler), stepwell.process(process))
 
 
 def distance(u: Tensor, wanted: TimestepDensity) -> float:
@@ -182,8 +181,9 @@ def test_nothing_lies_nearer_than_the_nearest() -> None:
     [
         ("auto", "flow", "stepwell fit"),
         ("neyman", "linear", "stepwell fit"),
-        ("logit-normal:shift=3", "linear", "moves the time of a flow"),
-        ("logit-normal:warm_up_steps=10", "flow", "changes the density while training runs"),
+        ("logit-normal:shift=3", "linear", "is for flows"),
+        ("logit-normal:warm_up_steps=10,stratified=true", "flow", "changes its density while training runs"),
+        ("over-steps:stages=[0 uniform; 9 cosmap]", "flow", "changes its density while training runs"),
     ],
 )
 def test_what_has_no_one_density_is_refused(sampler: str, process: str, said: str) -> None:
@@ -200,20 +200,9 @@ def test_formats_are_for_their_models() -> None:
         nearest(HOST["kohya"], density("uniform", "linear:timesteps=500"))
 
 
-class ByHeight(Static):
-    """A sampler that depends on the shape of its examples, as resolution shifts do."""
-
-    def cdf(self, u: Tensor, x0: Tensor | None = None) -> Tensor:
-        assert x0 is not None
-        return u ** (x0.shape[-2] / 64)
-
-
-def test_a_density_may_depend_on_the_shape(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "sampler", lambda spec, process: ByHeight(Uniform(), "by-height"))
-    low, high = (density("uniform", shape=(16, size, size)) for size in (64, 128))
-    half = torch.tensor([0.25], dtype=torch.float64)
-    assert float(low.table.quantile(half)) == pytest.approx(0.25, abs=1e-4)
-    assert float(high.table.quantile(half)) == pytest.approx(math.sqrt(0.25), abs=1e-4)
-    for shape in ((16,), (16, 0, 64), (1, 2, 3, 4, 5)):
-        with pytest.raises(InvalidParameter, match="no shape of an image"):
-            density("uniform", shape=shape)
+def test_a_density_may_depend_on_the_shape() -> None:
+    # musubi-tuner's flux_shift: exp(mu) for 1,024 and 4,096 tokens.
+    for shape, shift in (("(16,64,64)", 1.8776), ("(16,128,128)", 3.1582), ("(4096,64)", 3.1582)):
+        own = nearest(HOST["nemo"], density(f"flux:shape={shape}"))
+        assert own.divergence < 1e-6
+        assert own.spec.parameters == pytest.approx({"mean": math.log(shift), "std": 1.0}, abs=1e-3)

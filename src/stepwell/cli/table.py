@@ -8,11 +8,13 @@ from typing import Any
 from stepwell.catalogue.spec import Spec, split_pair
 from stepwell.cli.options import SPEC, add_command, shape_of
 from stepwell.cli.timestep_output import add_timestep_output, nearest_table, save, say, written
+from stepwell.core.errors import InvalidParameter
 from stepwell.integrations.host_formats import FORMATS
 
 _EXAMPLES = """examples:
   stepwell table logit-normal mean=0.5 --steps 4000 --format simpletuner -o timesteps.json
-  stepwell table logit-normal shift=3 within=0.2,0.9 --nearest
+  stepwell table flux --shape 16,128,128 --nearest
+  stepwell table logit-normal shift=3 within=0.2,0.9 --format musubi
   stepwell table speed --process scaled-linear --format timestep-bias
   stepwell table table masses=1,2,4,1 --steps 500 --batch 8 --format csv -o timesteps.csv
 
@@ -37,10 +39,7 @@ def register(verbs: Any) -> None:
     verb.add_argument("settings", nargs="*", metavar="key=value", help="its parameters")
     verb.add_argument("-p", "--process", default="flow", metavar=SPEC, help="the process (flow)")
     verb.add_argument(
-        "--shape",
-        type=shape_of,
-        metavar="C,H,W",
-        help="of an example, for samplers that depend on the resolution",
+        "--shape", type=shape_of, metavar="C,H,W", help="of one example, for densities that depend on it"
     )
     add_timestep_output(verb)
 
@@ -50,8 +49,8 @@ def run(options: argparse.Namespace) -> None:
     from stepwell.catalogue import build
     from stepwell.integrations.timestep_lists import density_of
 
-    spec = _spec(options.sampler, options.settings)
-    density = density_of(spec, build.process(options.process), options.shape)
+    spec = _spec(options.sampler, options.settings, options.shape)
+    density = density_of(spec, build.process(options.process))
     if options.nearest:
         print(nearest_table(density))
         if options.format is None:
@@ -65,6 +64,11 @@ def run(options: argparse.Namespace) -> None:
     say(note)
 
 
-def _spec(name: str, pairs: list[str]) -> Spec:
+def _spec(name: str, pairs: list[str], shape: tuple[int, ...] | None) -> Spec:
     spec = Spec.parse("sampler", name)
-    return Spec("sampler", spec.name, {**spec.parameters, **dict(map(split_pair, pairs))})
+    parameters = {**spec.parameters, **dict(map(split_pair, pairs))}
+    if shape is not None:
+        if "shape" not in (parameter.name for parameter in spec.entry.parameters):
+            raise InvalidParameter(f"--shape: the density of {spec.name} does not depend on the shape.")
+        parameters["shape"] = shape
+    return Spec("sampler", spec.name, parameters)

@@ -5,7 +5,6 @@ For trainers whose code cannot be changed: what they read instead of a Pacer is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,13 +14,15 @@ from stepwell.catalogue import build
 from stepwell.catalogue.spec import Spec
 from stepwell.core import require
 from stepwell.core.density import Shift, Table, centres, edges
-from stepwell.core.errors import InvalidParameter, Unsupported
+from stepwell.core.errors import Unsupported
 from stepwell.core.process import NoiseProcess
+from stepwell.core.sampler import TimestepSampler
 from stepwell.core.tick import Tick
+from stepwell.samplers.combinators import WarmUp, Wrapped
+from stepwell.samplers.over_steps import OverSteps
 
 FINE_BINS = 64_000
 """Bins of a table that stands for a density in closed form: 64 in each thousandth of time."""
-SHAPES = "16,128,128 (channels, height, width), 16,21,60,104 (with frames) or 4096,64 (tokens, width)"
 
 
 @dataclass(frozen=True)
@@ -46,42 +47,38 @@ class TimestepDensity:
         return Shift(self.process.shift).forward(self.table.borders), self.table.shares
 
 
-def density_of(spec: Spec, process: NoiseProcess, shape: Sequence[int] | None = None) -> TimestepDensity:
-    """The density of a sampler's draws for examples of this shape, without the batch."""
+def density_of(spec: Spec, process: NoiseProcess) -> TimestepDensity:
+    """The density that a sampler has before, during and after training."""
     if spec.parameters.get("shift") is not None and not process.interpolates:
         raise Unsupported(
             f"shift={spec.parameters['shift']} moves the time of a flow, and {process} is none: leave it "
             "out, or give --process flow."
         )
-    for changing in ("warm_up_steps", "stages"):
-        if spec.parameters.get(changing) is not None:
-            raise Unsupported(
-                f"{changing} changes the density while training runs: make one table for each part."
-            )
     sampler = build.sampler(spec, process)
     if sampler.learns:
         raise Unsupported(
             f"{spec.name} learns its density from losses and has none before training: log pairs of timestep "
             "and loss, and write stepwell fit LOSSES.csv."
         )
-    # Of a shape only: samplers read the size of x0, not its values.
-    x0 = None if shape is None else torch.zeros(()).expand(1, *_checked(shape))
-    mass = sampler.cdf(fine_borders(process), x0).double()
+    if _changes(sampler):
+        raise Unsupported(
+            f"{spec} changes its density while training runs: write a table for each part of it."
+        )
+    mass = sampler.cdf(fine_borders(process)).double()
     return TimestepDensity(str(spec), process, Table(fine_borders(process), mass.diff().clamp(min=0)))
+
+
+def _changes(sampler: TimestepSampler) -> bool:
+    """Whether a sampler, or one that it wraps, depends on the step."""
+    if isinstance(sampler, (WarmUp, OverSteps)):
+        return True
+    return isinstance(sampler, Wrapped) and _changes(sampler.sampler)
 
 
 def fine_borders(process: NoiseProcess) -> Tensor:
     """[K + 1]: even, and never inside a discrete timestep."""
     counted = process.timesteps or 1
     return edges(counted * max(1, FINE_BINS // counted))
-
-
-def _checked(shape: Sequence[int]) -> Sequence[int]:
-    if not 2 <= len(shape) <= 4 or min(shape) < 1:
-        raise InvalidParameter(
-            f"{','.join(map(str, shape))} is no shape of an image, a video or a sequence: write {SHAPES}."
-        )
-    return shape
 
 
 def stratified_times(density: Table, steps: int, batch: int, seed: int) -> Tensor:
