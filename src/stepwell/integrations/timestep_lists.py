@@ -51,7 +51,7 @@ def density_of(spec: Spec, process: NoiseProcess) -> TimestepDensity:
     """The density that a sampler has before, during and after training."""
     if spec.parameters.get("shift") is not None and not process.interpolates:
         raise Unsupported(
-            f"shift={spec.parameters['shift']} moves the time of a flow, and {process} is none: leave it "
+            f"shift={spec.parameters['shift']} is for flows, and {process} is none: leave it "
             "out, or give --process flow."
         )
     sampler = build.sampler(spec, process)
