@@ -6,6 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from cases import OF_FLOWS
 
 from stepwell.catalogue.spec import Spec
 from stepwell.core.errors import UnknownName
@@ -51,8 +52,8 @@ def test_every_shipped_method_is_sound_and_says_what_it_is(name: str) -> None:
 def test_every_sampler_and_weighting_is_a_method() -> None:
     for name in method_names():
         if name not in ("table", "none"):
-            time = ["process=vp"] if name == "likelihood" else []
-            load("fashion16", [f"method={name}", *time])
+            over = {"likelihood": "vp", **dict.fromkeys(OF_FLOWS, "flow")}.get(name, "linear")
+            load("fashion16", [f"method={name}", f"process={over}"])
 
 
 def test_methods_combine_a_sampler_and_a_weighting() -> None:
