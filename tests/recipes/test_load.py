@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stepwell.catalogue.find import find, names
+from stepwell.catalogue.find import find, kinds_of
 from stepwell.catalogue.spec import Spec
 from stepwell.core.errors import UnknownName
 from stepwell.recipes.load import load
@@ -52,7 +52,7 @@ def test_every_shipped_method_is_sound_and_says_what_it_is(name: str) -> None:
 def test_every_sampler_and_weighting_is_a_method() -> None:
     for name in method_names():
         if name not in ("table", "over-steps", "none"):
-            own = find("sampler", name).process if name in names("sampler") else None
+            own = next((find(kind, name).process for kind in kinds_of(name)), None)
             process = "vp" if name == "likelihood" else own or "linear"
             load("fashion16", [f"method={name}", f"process={process}"])
 

@@ -94,6 +94,7 @@ WEIGHTINGS = (
         "a bell over a flow's share of noise, 0 at both ends",
         "ai-toolkit; NVIDIA NeMo Automodel",
         aliases=("bell",),
+        process="flow",
     ),
     _weighting(
         "linear-sigma",
@@ -103,6 +104,7 @@ WEIGHTINGS = (
         Parameter("slope", 3.0, "NeMo's is its flow_shift: give the shift that you draw with"),
         aliases=("nemo-linear",),
         spellings={"flow_shift": "slope", "shift": "slope"},
+        process="flow",
     ),
     _weighting(
         "uncertainty",

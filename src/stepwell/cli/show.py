@@ -122,8 +122,8 @@ def _kind_of(name: str) -> Kind:
 
 
 def _own_process(name: str) -> str | None:
-    """The only process that a sampler is for."""
-    return find("sampler", name).process if "sampler" in kinds_of(name) else None
+    """The only process that a sampler or weighting is for."""
+    return next((find(kind, name).process for kind in kinds_of(name) if kind != "process"), None)
 
 
 def _profile(name: str, parameters: dict[str, Any], options: argparse.Namespace) -> Profile:
