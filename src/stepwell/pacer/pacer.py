@@ -35,6 +35,9 @@ from stepwell.weightings import Weighting
 _SHARE_EVERY = 8
 """Updates between two values of the effective sample share."""
 
+_OF_RANK = ("probe", "metrics", "forecast")
+"""Parts of the state that differ between ranks."""
+
 
 class Pacer:
     """Sampler, weighting and probe of one training run.
@@ -246,8 +249,21 @@ class Pacer:
             "forecast": self._forecaster.state_dict(),
         }
 
+    def gathered_state_dict(self) -> State:
+        """On rank 0, `state_dict` with what the other ranks hold for themselves; every rank has to call it.
+
+        All ranks hold one sampler, but probes keep images and forecasts losses of their own rank.
+        """
+        state, group = self.state_dict(), worker_group() if self._group is None else self._group
+        if group.world == 1:
+            return state
+        return {**state, "ranks": group.gather_states({name: state[name] for name in _OF_RANK})}
+
     def load_state_dict(self, state: State) -> None:
-        """Continue where `state_dict` was taken."""
+        """Continue where `state_dict` was taken; of a gathered one, with the part of this rank."""
+        group, own = worker_group() if self._group is None else self._group, state.get("ranks", [])
+        if len(own) == group.world:
+            state = {**state, **own[group.rank]}
         self.sampler.load_state_dict(state["sampler"])
         self._probe_loop.load_state_dict(state["probe"])
         self.metrics = {name: value.clone() for name, value in state.get("metrics", {}).items()}

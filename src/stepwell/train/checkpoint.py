@@ -56,15 +56,6 @@ def join(plain: Any, tensors: dict[str, Tensor]) -> Any:
     return [join(branch, tensors) for branch in plain["list"]]
 
 
-def to_device(tree: Any, device: torch.device) -> Any:
-    """The same tree with its tensors on a device."""
-    if isinstance(tree, Tensor):
-        return tree.to(device)
-    if isinstance(tree, dict):
-        return {key: to_device(value, device) for key, value in tree.items()}
-    return [to_device(value, device) for value in tree] if isinstance(tree, list) else tree
-
-
 _NAME = re.compile(r"step-(\d{9})\.safetensors")
 
 

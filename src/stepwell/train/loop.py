@@ -11,9 +11,9 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 
+from stepwell.core.tensors import to_device
 from stepwell.runs.directory import Run
 from stepwell.train import checkpoint
-from stepwell.train.checkpoint import to_device
 from stepwell.train.recorder import Clock, Hooks, LoopSettings, Position, Recorder, TrainingStopped, due
 from stepwell.train.step import Training, train_step
 
@@ -110,6 +110,11 @@ def resume(training: Training, run: Run | None, settings: LoopSettings, hooks: H
     if run is not None:
         run.cut_metrics(stored.info["metrics_bytes"])
     hooks.say(f"Resumed at step {stored.info['step']}.")
+    if world == stored.info["world"] > 1 and "ranks" not in stored.tree["pacer"]:
+        hooks.say(
+            "An older version wrote this checkpoint, without the images that ranks other than 0 kept for a "
+            "probe: samplers that measure may go on a little differently."
+        )
     at = Position(stored.info["step"], Clock(stored.info["seconds"]))
     at.warnings.load_state_dict(stored.tree.get("diagnostics", {}))
     return at

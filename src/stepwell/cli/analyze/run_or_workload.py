@@ -110,10 +110,10 @@ def _run_directory(what: str, settings: Sequence[str]) -> Path | None:
 
 
 def _finished_run(run: Path) -> Moment:
+    from stepwell.core.tensors import to_device
     from stepwell.recipes.experiment import trained
     from stepwell.recipes.training import accelerator_of, training_of
     from stepwell.train import checkpoint
-    from stepwell.train.checkpoint import to_device
 
     # Training goes on from the last weights; its EMA has their average.
     experiment = trained(run, averaged=False)
