@@ -26,15 +26,15 @@ for words in {runs!r}:
     run_plan(load("fashion16", words), say=lambda text: None)
 """
 
-# A probe is due in every second step, and needs the images of more than one batch on each rank.
+# A probe is due in every step, and needs the images of more than one batch on each rank.
 _OPTIONS = {
-    "neyman": ":every_steps=2,images=16,strata=2",
-    "gradient-variance": ":every_steps=2,images=16,strata=2",
-    "alignment": ":every_steps=2,images=16,strata=2",
-    "beta-policy": ":every_steps=2",
+    "neyman": ":every_steps=1,images=16,strata=2",
+    "gradient-variance": ":every_steps=1,images=16,strata=2",
+    "alignment": ":every_steps=1,images=16,strata=2",
+    "beta-policy": ":every_steps=1",
 }
 METHODS = {name: _OPTIONS.get(name, "") for name in names("sampler") if find("sampler", name).learns}
-METHODS |= {"beta-policy:credit=alignment": ",every_steps=2"}
+METHODS |= {"beta-policy:credit=alignment": ",every_steps=1"}
 
 
 def _on_ranks(world: int, tmp_path: Path, runs: list[list[str]]) -> None:

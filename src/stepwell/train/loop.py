@@ -11,10 +11,10 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 
-from stepwell.core.tensors import to_device
 from stepwell.runs.directory import Run
 from stepwell.train import checkpoint
 from stepwell.train.recorder import Clock, Hooks, LoopSettings, Position, Recorder, TrainingStopped, due
+from stepwell.train.restore import restore
 from stepwell.train.step import Training, train_step
 
 
@@ -126,23 +126,3 @@ def checkpoint_folder(training: Training, run: Run | None) -> Path:
     if training.accelerator.num_processes > 1:
         broadcast_object_list(shared)
     return Path(str(shared[0]))
-
-
-def restore(training: Training, stored: checkpoint.Checkpoint) -> None:
-    """Put a checkpoint's state back."""
-    network, tree = training.network, stored.tree
-    wanted, kept = (
-        {name: tuple(value.shape) for name, value in tensors.items()}
-        for tensors in (network.state_dict(), tree["model"])
-    )
-    if wanted != kept:
-        differing = sorted(k for k in wanted.keys() | kept.keys() if wanted.get(k) != kept.get(k))
-        raise TrainingStopped(
-            f"the checkpoint of step {stored.info['step']} is of another model: {len(differing)} tensors "
-            f"differ, the first is {differing[0]}. Train with its model, or use another out=."
-        )
-    network.load_state_dict(tree["model"])
-    training.optimizer.load_state_dict(to_device(tree["optimizer"], training.accelerator.device))
-    training.ema.load(tree["ema"])
-    training.pacer.load_state_dict(tree["pacer"])
-    training.pacer.seconds = stored.info.get("sampler_seconds", 0.0)
