@@ -16,8 +16,8 @@ from typing import Any, Self
 from torch import Tensor, nn
 
 from stepwell.catalogue import build
-from stepwell.core import require
-from stepwell.core.errors import InvalidParameter
+from stepwell.core import require, saved_state
+from stepwell.core.errors import InvalidParameter, StateMismatch
 from stepwell.core.noise import COUPLINGS
 from stepwell.core.process import NoiseProcess
 from stepwell.core.ranks import WorkerGroup, worker_group
@@ -81,6 +81,8 @@ class Pacer:
         self._evaluation: Counter | None = None
         self._window = Window(self.sampler)
         self._forecaster = Forecaster(self.process)
+        self._observed = False
+        """Whether this loop observes losses."""
         self.draws = 0
         """Micro-batches drawn for training."""
         self.metrics: Metrics = {}
@@ -115,6 +117,7 @@ class Pacer:
 
     def draw(self, x0: Tensor, tick: Tick | None = None, condition: Any = None) -> Pace:
         """Timesteps for the next micro-batch x0 [B, ...]; without a tick, the pacer counts updates itself."""
+        _require_examples(x0)
         if tick is not None and not isinstance(tick, Tick):
             raise InvalidParameter(
                 f"the second argument of draw is a Tick, not {type(tick).__name__}: write condition=... for "
@@ -128,7 +131,9 @@ class Pacer:
                 tick = self._evaluation.tick(self._group)
                 self._evaluation.next_update()
                 return self._pace(self.sampler.draw(x0, tick), tick)
-            self._window.require_losses("a second draw")
+            self._replace_failed_draw()
+            if self._attachment is not None:
+                self._attachment.require_own_steps()
             tick = self._counter.tick(self._group) if tick is None else tick
             self._probe_loop.add_batch(x0, tick, condition, self._group)
             draw = self.sampler.draw(x0, tick)
@@ -137,6 +142,18 @@ class Pacer:
             self._counter.next_micro_batch(tick)
             self.draws += 1
         return self._pace(draw, tick)
+
+    def _replace_failed_draw(self) -> None:
+        """A draw without losses is a batch that failed, if losses were observed before: this one replaces it.
+
+        Before the first losses it is a loop that does not observe, and is told so.
+        """
+        try:
+            if not self._observed:
+                self._window.require_losses("a second draw")
+        finally:
+            if self._window.needs_losses:
+                self._window.forget_failed()
 
     def _pace(self, draw: Draw, tick: Tick) -> Pace:
         weighting, table = self._pace_weighting, self._timestep_table
@@ -158,6 +175,7 @@ class Pacer:
         if self._evaluation is not None:
             return
         self._window.add_losses(plain)
+        self._observed = True
         with self._timed():
             self._forecaster.observe(self._window.last_u, plain, self.weighting)
         self._probe_loop.remember_autocast(plain)
@@ -168,6 +186,7 @@ class Pacer:
         Sixteen backward passes of n / 16 examples each, through `loss_at`, at the weights as they are: put
         averaged ones in place if you keep them. Three measurements make a forecast of images.
         """
+        _require_examples(x0)
         group = self._group = worker_group() if self._group is None else self._group
         tick = Tick(self._counter.seed, self._counter.step, 0, group.rank, group.world)
         self._forecaster.noise.measure(self._probe_loop.context(x0, tick, condition, group))
@@ -209,18 +228,25 @@ class Pacer:
         if self._window.tick is None or self._group is None:
             return
         with self._timed():
-            signal = self._probe_loop.after()
-            metrics: dict[str, Tensor] = {}
-            if self._window.needs_losses or signal is not None:
-                feedback = self._window.feedback(self.process, self.weighting, signal)
-                metrics |= self.sampler.learn(feedback.gathered(self._group))
-            self._forecaster.batch = self._window.examples * self._group.world
-            # Its five small operations cost as much as a draw does: now and then is enough.
-            if self.sampler.reference is not None and self._window.tick.step % _SHARE_EVERY == 0:
-                metrics["effective_sample_share"] = self._window.effective_share()
-            self.metrics = {**self.metrics, **metrics}
-            self._new_window()
-            self._counter.next_update()
+            try:
+                self.metrics = {**self.metrics, **self._learn(self._group, self._window.tick)}
+            finally:
+                # Also after losses that a sampler refuses: the parameters have moved, and nothing of this
+                # update may come back with the next.
+                self._new_window()
+                self._counter.next_update()
+
+    def _learn(self, group: WorkerGroup, tick: Tick) -> dict[str, Tensor]:
+        signal = self._probe_loop.after()
+        metrics: dict[str, Tensor] = {}
+        if self._window.needs_losses or signal is not None:
+            feedback = self._window.feedback(self.process, self.weighting, signal)
+            metrics |= self.sampler.learn(feedback.gathered(group))
+        self._forecaster.batch = self._window.examples * group.world
+        # Its five small operations cost as much as a draw does: now and then is enough.
+        if self.sampler.reference is not None and tick.step % _SHARE_EVERY == 0:
+            metrics["effective_sample_share"] = self._window.effective_share()
+        return metrics
 
     def _new_window(self) -> None:
         self._window = Window(self.sampler)
@@ -229,8 +255,10 @@ class Pacer:
     @contextmanager
     def _timed(self) -> Iterator[None]:
         started = time.perf_counter()
-        yield
-        self.seconds += time.perf_counter() - started
+        try:
+            yield
+        finally:
+            self.seconds += time.perf_counter() - started
 
     def _require_detached(self, call: str) -> None:
         if self._attachment is not None:
@@ -260,15 +288,39 @@ class Pacer:
         return {**state, "ranks": group.gather_states({name: state[name] for name in _OF_RANK})}
 
     def load_state_dict(self, state: State) -> None:
-        """Continue where `state_dict` was taken; of a gathered one, with the part of this rank."""
-        group, own = worker_group() if self._group is None else self._group, state.get("ranks", [])
-        if len(own) == group.world:
-            state = {**state, **own[group.rank]}
-        self.sampler.load_state_dict(state["sampler"])
-        self._probe_loop.load_state_dict(state["probe"])
-        self.metrics = {name: value.clone() for name, value in state.get("metrics", {}).items()}
+        """Continue where `state_dict` was taken; of a gathered one, with the part of this rank.
+
+        A state that does not fit is refused, and the pacer stays as it was.
+        """
+        before = self.state_dict()
+        try:
+            self._load(state)
+        except StateMismatch:
+            self._load(before)
+            raise
+
+    def _load(self, state: State) -> None:
+        sampler = saved_state.part(state, "sampler", "the Pacer")
+        own = state.get("ranks", [])
+        group = worker_group() if self._group is None else self._group
+        if isinstance(own, list) and len(own) == group.world:
+            state = {**state, **saved_state.part(dict(enumerate(own)), group.rank, "the Pacer")}
+        self.sampler.load_state_dict(sampler)
+        self._probe_loop.load_state_dict(saved_state.part(state, "probe", "the Pacer"))
+        kept = state.get("metrics", {})
+        self.metrics = {name: saved_state.tensor(kept, name, "the Pacer", finite=False) for name in kept}
         if "forecast" in state:
-            self._forecaster.load_state_dict(state["forecast"])
+            self._forecaster.load_state_dict(saved_state.part(state, "forecast", "the Pacer"))
         if "counter" in state:
-            self._counter.load_state_dict(state["counter"])
+            self._counter.load_state_dict(saved_state.part(state, "counter", "the Pacer"))
         self._new_window()
+
+
+def _require_examples(x0: Any) -> None:
+    """Refuse what is no batch of examples."""
+    if not isinstance(x0, Tensor) or x0.dim() == 0:
+        given = "a single number" if isinstance(x0, Tensor) else f"a {type(x0).__name__}"
+        raise InvalidParameter(
+            f"x0 must be the examples of a batch, a tensor [B, ...], and not {given}: stack them first, as "
+            "in torch.stack(examples)."
+        )

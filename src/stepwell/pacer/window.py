@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 import torch
 from torch import Tensor
 
+from stepwell.core import saved_state
 from stepwell.core.errors import InvalidParameter, StepwellError
 from stepwell.core.feedback import Feedback, Signal
 from stepwell.core.process import NoiseProcess
@@ -58,7 +59,8 @@ class Counter:
         return asdict(self)
 
     def load_state_dict(self, state: State) -> None:
-        self.seed, self.step, self.micro = (int(state[name]) for name in ("seed", "step", "micro"))
+        step, micro = (saved_state.count(state, name, "the pacer's counter") for name in ("step", "micro"))
+        self.seed, self.step, self.micro = int(state.get("seed", self.seed)), step, micro
 
 
 @dataclass
@@ -89,6 +91,13 @@ class Window:
         if self.tick is None:
             raise CallOrderError(f"{call} was called before any draw of this update: call draw first.")
 
+    def forget_failed(self) -> None:
+        """Drop the last draw if it has no losses: its forward pass failed, and the host goes on."""
+        if len(self._losses) < len(self._draws):
+            self._draws.pop()
+            # Without any draw left, an update is not ours.
+            self.tick = self.tick if self._draws else None
+
     def add_draw(self, draw: Draw, tick: Tick) -> None:
         """One more micro-batch."""
         self._draws.append(draw)
@@ -109,10 +118,11 @@ class Window:
         if len(self._losses) >= len(self._draws):
             raise CallOrderError("observe was called without a draw: call draw first, once per micro-batch.")
         expected = self._draws[-1].u.shape
-        if plain.shape != expected:
+        if not isinstance(plain, Tensor) or plain.shape != expected:
+            given = tuple(plain.shape) if isinstance(plain, Tensor) else f"a {type(plain).__name__}"
             raise InvalidParameter(
-                f"the losses must be one per example, {tuple(expected)}, not {tuple(plain.shape)}: take the "
-                "mean over each example only, as in (output - target).square().flatten(1).mean(1)."
+                f"the losses must be one per example, {tuple(expected)}, not {given}: take the mean over "
+                "each example only, as in (output - target).square().flatten(1).mean(1)."
             )
         self._losses.append(plain.detach())
 
