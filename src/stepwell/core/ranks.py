@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from stepwell.core.errors import Unsupported
+from stepwell.core.errors import RankLost, Unsupported
 from stepwell.core.tensors import State, to_device
 
 
@@ -83,6 +83,27 @@ class Distributed:
         return states or []
 
 
+_LOST = ("connection closed", "connection reset", "connection refused", "broken pipe", "socket", "timed out")
+"""How gloo says that a rank is gone, in errors that are otherwise like all others."""
+
+
+@contextmanager
+def neighbours_watched() -> Iterator[None]:
+    """Turn the backend's error about a rank that is gone into one sentence."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    try:
+        yield
+    except RuntimeError as error:
+        lost = isinstance(error, dist.DistError) or any(words in str(error).lower() for words in _LOST)
+        if world == 1 or not lost:
+            raise
+        said = " ".join(str(error).split())[:200]
+        raise RankLost(
+            f"another of the {world} processes ended or cannot be reached, so this one ends too ({said}): "
+            "look for the message of the one that ended first, then run the same command again."
+        ) from error
+
+
 def worker_group() -> WorkerGroup:
     """The default process group if there is one, else a group of one."""
     return Distributed() if dist.is_available() and dist.is_initialized() else Alone()
@@ -101,7 +122,8 @@ def ranks() -> Iterator[WorkerGroup]:
         if torch.cuda.is_available():
             torch.cuda.set_device(own_device())
     try:
-        yield worker_group()
+        with neighbours_watched():
+            yield worker_group()
     finally:
         if started:
             dist.destroy_process_group()

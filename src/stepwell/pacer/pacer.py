@@ -81,8 +81,8 @@ class Pacer:
         self._evaluation: Counter | None = None
         self._window = Window(self.sampler)
         self._forecaster = Forecaster(self.process)
-        self._observed = False
-        """Whether this loop observes losses."""
+        self._knows_observe = False
+        """Whether the loop has observed losses, or was told to."""
         self.draws = 0
         """Micro-batches drawn for training."""
         self.metrics: Metrics = {}
@@ -144,16 +144,14 @@ class Pacer:
         return self._pace(draw, tick)
 
     def _replace_failed_draw(self) -> None:
-        """A draw without losses is a batch that failed, if losses were observed before: this one replaces it.
+        """A draw without losses is a batch whose forward pass failed: the next draw takes its place.
 
-        Before the first losses it is a loop that does not observe, and is told so.
+        Before any losses it may also be a loop that does not observe them, which is told once.
         """
-        try:
-            if not self._observed:
-                self._window.require_losses("a second draw")
-        finally:
-            if self._window.needs_losses:
-                self._window.forget_failed()
+        if not self._knows_observe:
+            self._knows_observe = self._window.lacks_losses
+            self._window.require_losses("a second draw")
+        self._window.forget_failed()
 
     def _pace(self, draw: Draw, tick: Tick) -> Pace:
         weighting, table = self._pace_weighting, self._timestep_table
@@ -175,7 +173,7 @@ class Pacer:
         if self._evaluation is not None:
             return
         self._window.add_losses(plain)
-        self._observed = True
+        self._knows_observe = True
         with self._timed():
             self._forecaster.observe(self._window.last_u, plain, self.weighting)
         self._probe_loop.remember_autocast(plain)
@@ -227,6 +225,7 @@ class Pacer:
     def _after_update(self) -> None:
         if self._window.tick is None or self._group is None:
             return
+        self._window.require_losses("after_update")
         with self._timed():
             try:
                 self.metrics = {**self.metrics, **self._learn(self._group, self._window.tick)}

@@ -78,9 +78,14 @@ class Window:
         """Whether the sampler learns from the losses of every micro-batch."""
         return self.sampler.learns and self.sampler.learns_from_losses
 
+    @property
+    def lacks_losses(self) -> bool:
+        """Whether the sampler learns from losses, and those of the last draw did not come."""
+        return self.needs_losses and len(self._losses) < len(self._draws)
+
     def require_losses(self, call: str) -> None:
         """Refuse a call while a sampler that learns from losses lacks those of the last draw."""
-        if self.needs_losses and len(self._losses) < len(self._draws):
+        if self.lacks_losses:
             raise CallOrderError(
                 f"{call} came before the losses of the last draw, which {self.sampler!r} learns from. "
                 f"{_ADD_OBSERVE}"
@@ -92,8 +97,8 @@ class Window:
             raise CallOrderError(f"{call} was called before any draw of this update: call draw first.")
 
     def forget_failed(self) -> None:
-        """Drop the last draw if it has no losses: its forward pass failed, and the host goes on."""
-        if len(self._losses) < len(self._draws):
+        """Drop the last draw if its losses did not come: its forward pass failed, and the host goes on."""
+        if self.lacks_losses:
             self._draws.pop()
             # Without any draw left, an update is not ours.
             self.tick = self.tick if self._draws else None
@@ -128,7 +133,6 @@ class Window:
 
     def feedback(self, process: NoiseProcess, weighting: Weighting, signal: Signal | None) -> Feedback:
         """What this rank reports of the update; losses are NaN if the host observed none."""
-        self.require_losses("after_update")
         assert self.tick is not None
         u = self._draws[0].u if len(self._draws) == 1 else torch.cat([draw.u for draw in self._draws])
         complete = len(self._losses) == len(self._draws)
