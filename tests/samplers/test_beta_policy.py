@@ -584,7 +584,11 @@ def test_a_run_by_the_paper_is_algorithms_1_and_2() -> None:
 @pytest.mark.parametrize("shape", ["within", "shift"])
 def test_in_another_unit_time_late_rewards_are_asked_in_the_processs(shape: str) -> None:
     inner = beta_policy(LINEAR, paper=True)
-    sampler = stepwell.within(inner, 0.5, 1.0) if shape == "within" else stepwell.shift(inner, 3.0, LINEAR)
+    sampler = (
+        stepwell.within(inner, 0.5, 1.0)
+        if shape == "within"
+        else stepwell.shift(inner, 3.0, stepwell.process("flow"))
+    )
     asked: list[Any] = []
 
     def rewards_at(times: Any) -> Tensor:
@@ -929,7 +933,7 @@ MIXED: dict[str, Callable[[TimestepSampler], TimestepSampler]] = {
     "unbiased": lambda policy: stepwell.unbiased(stepwell.mix(policy, UNIFORM, 0.5), Uniform()),
     "within": lambda policy: stepwell.within(stepwell.mix(policy, UNIFORM, 0.5), 0.2, 0.7),
     "within inside": lambda policy: stepwell.mix(stepwell.within(policy, 0.2, 0.7), UNIFORM, 0.5),
-    "shift": lambda policy: stepwell.shift(stepwell.mix(policy, UNIFORM, 0.5), 3.0, LINEAR),
+    "shift": lambda policy: stepwell.shift(stepwell.mix(policy, UNIFORM, 0.5), 3.0, stepwell.process("flow")),
     "warm_up": lambda policy: stepwell.warm_up(stepwell.mix(policy, UNIFORM, 0.5), 3),
     "twice": lambda policy: stepwell.mix(stepwell.mix(policy, UNIFORM, 0.25), UNIFORM, 1 / 3),
 }
