@@ -134,7 +134,7 @@ SAMPLER_PARAMETERS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "loss-ema": _optional(bins=COUNTS, decay=_number(0, 1), uniform_share=_number(0, 1)),
     "auto": _optional(bins=st.integers(2, 300), floor=_number(1e-3, 1), least_gain=_number(0, 1)),
     "loss-root": _optional(bins=COUNTS, decay=_number(0, 1), uniform_share=_number(0, 1)),
-    "info-noise": _optional(bins=COUNTS, decay=_number(0, 1)),
+    "info-noise": _optional(bins=COUNTS, decay=_number(0, 1), uniform_share=_number(0, 1)),
     "neyman": _optional(**STRATA),
     "gradient-variance": _optional(**STRATA),
     "alignment": _optional(**STRATA, target=TARGETS),

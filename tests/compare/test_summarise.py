@@ -12,6 +12,8 @@ from compare.made_runs import study_of, write_run
 from stepwell.compare.summary import summarise
 from stepwell.core.errors import StepwellError
 
+PNG = b"\x89PNG\r\n\x1a\n"
+
 
 def falling(speed: float, seed: int) -> list[float]:
     return [(1 + 0.02 * seed) / (1 + speed * t) for t in range(30)]
@@ -102,12 +104,29 @@ def test_sheets_are_shown_at_equal_time(folder: Path) -> None:
         samples = folder / method / "0" / "samples"
         samples.mkdir()
         for step in (100, 290, 12345):
-            (samples / f"step-{step:09d}.png").write_bytes(b"png" + str(step).encode())
+            (samples / f"step-{step:09d}.png").write_bytes(PNG + str(step).encode())
     views = summarise([folder]).workloads[0].methods
     for view in views:
         assert view.sheet is not None
         assert view.sheet.uri.startswith("data:image/png;base64,")
         assert "step 290, 145 training seconds" in view.sheet.caption
+
+
+@pytest.mark.parametrize("how", ["link", "folder of links", "no png"])
+def test_only_pngs_of_the_run_itself_are_shown(folder: Path, tmp_path: Path, how: str) -> None:
+    name, samples = "step-000000290.png", folder / "uniform" / "0" / "samples"
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / name).write_bytes(PNG + b"secret")
+    if how == "folder of links":
+        samples.symlink_to(outside)
+    else:
+        samples.mkdir()
+    if how == "link":
+        (samples / name).symlink_to(outside / name)
+    elif how == "no png":
+        (samples / name).write_bytes(b"key")
+    assert all(view.sheet is None for view in summarise([folder]).workloads[0].methods)
 
 
 def test_an_empty_folder_is_an_error_that_says_why(tmp_path: Path) -> None:

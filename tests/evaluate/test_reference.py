@@ -104,6 +104,35 @@ def test_dimensions_of_another_extractor_are_refused(network: Extractor, tmp_pat
         read_statistics(path, network)
 
 
+_EYE = np.eye(12)
+
+
+@pytest.mark.parametrize(
+    ("sigma", "said"),
+    [
+        (_EYE + np.eye(12, k=1), "not symmetric"),
+        (-_EYE, "negative variances"),
+        (_EYE - 2 * np.diag([1.0] + [0.0] * 11), "negative variances"),
+        (np.ones((12, 12)) - _EYE, "negative variances"),
+        (np.full((12, 12), np.inf), "not finite"),
+    ],
+)
+def test_a_matrix_that_is_no_covariance_is_refused(
+    network: Extractor, tmp_path: Path, sigma: np.ndarray, said: str
+) -> None:
+    np.savez(tmp_path / "made.npz", mu=np.zeros(12), sigma=sigma)
+    with pytest.raises(BadStatistics, match=said):
+        read_statistics(tmp_path / "made.npz", network)
+
+
+@pytest.mark.parametrize("sigma", [np.zeros((12, 12)), np.ones((12, 12)), (1e-9 * _EYE).astype(np.float32)])
+def test_singular_and_tiny_covariances_are_read(
+    network: Extractor, tmp_path: Path, sigma: np.ndarray
+) -> None:
+    np.savez(tmp_path / "made.npz", mu=np.zeros(12), sigma=sigma)
+    assert read_statistics(tmp_path / "made.npz", network).covariance.shape == (12, 12)
+
+
 def test_a_set_with_itself_and_too_few_images(network: Extractor, tmp_path: Path) -> None:
     np.savez(tmp_path / "few.npz", images=pixels(4, 10))
     few = of(network, tmp_path / "few.npz")

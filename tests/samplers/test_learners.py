@@ -257,7 +257,8 @@ def _process(name: str, prediction: str | None) -> NoiseProcess:
 @pytest.mark.parametrize(("name", "prediction"), PREDICTIONS, ids=str)
 def test_info_noise_follows_the_eps_loss_over_log_sigma(name: str, prediction: str | None) -> None:
     process, bins = _process(name, prediction), 40
-    sampler, borders = info_noise(process, bins=bins, decay=0.0), log_snr_bins(process, bins)
+    sampler = info_noise(process, bins=bins, decay=0.0, uniform_share=0.0)
+    borders = log_snr_bins(process, bins)
     inset = 0 if process.timesteps else 1e-3
     u = inset + (1 - 2 * inset) * (torch.arange(200_000, dtype=torch.float64) + 0.5) / 200_000
     eps_loss = _eps_profile(process.log_snr(u))

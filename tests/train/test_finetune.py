@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from small_runs import assert_same_run, newest_tensors, records_without_clock, small_run, words
 
 from stepwell.cli.main import main
+from stepwell.generate.diffusers_io import BadPipeline
 from stepwell.recipes.experiment import trained
 from stepwell.recipes.load import load
 from stepwell.recipes.run import run_plan, with_out
@@ -178,6 +179,23 @@ def test_a_damaged_export_is_named(exported: Path, tmp_path: Path) -> None:
     assert load_file(weights)
     weights.write_bytes(weights.read_bytes()[:1000])
     with pytest.raises(Exception, match="is truncated or not safetensors"):
+        read_start(str(tmp_path / "pipeline"))
+
+
+@pytest.mark.parametrize("name", ["DDPMPipeline", "EDMEulerScheduler", "os", "", None, ["DDPMScheduler"]])
+def test_a_folder_may_name_known_schedulers_only(exported: Path, tmp_path: Path, name: Any) -> None:
+    shutil.copytree(exported, tmp_path / "pipeline")
+    config = tmp_path / "pipeline" / "scheduler" / "scheduler_config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "_class_name": name}))
+    with pytest.raises(BadPipeline, match="must name one of DDPMScheduler"):
+        read_start(str(tmp_path / "pipeline"))
+
+
+def test_settings_that_a_scheduler_refuses_are_one_error(exported: Path, tmp_path: Path) -> None:
+    shutil.copytree(exported, tmp_path / "pipeline")
+    config = tmp_path / "pipeline" / "scheduler" / "scheduler_config.json"
+    config.write_text(json.dumps({"_class_name": "DDPMScheduler", "beta_schedule": "none", "extra": [1]}))
+    with pytest.raises(BadPipeline, match="has settings that DDPMScheduler refuses"):
         read_start(str(tmp_path / "pipeline"))
 
 

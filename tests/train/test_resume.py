@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,42 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
     checkpoint.save(tmp_path / "run" / "checkpoints", stored, keep=2)
     with pytest.raises(StepwellError, match="is of another model"):
         small_run(tmp_path / "run")
+
+
+def _first_moment(tree: dict[str, Any], tensor: torch.Tensor) -> None:
+    tree["optimizer"]["state"][0]["exp_avg"] = tensor
+
+
+def _first_average(tree: dict[str, Any], tensor: torch.Tensor) -> None:
+    tree["ema"][0] = tensor
+
+
+def _a_state_too_many(tree: dict[str, Any], tensor: torch.Tensor) -> None:
+    tree["optimizer"]["state"][10_000] = {"exp_avg": tensor}
+
+
+def _no_groups(tree: dict[str, Any], tensor: torch.Tensor) -> None:
+    tree["optimizer"]["param_groups"] = []
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (_first_moment, r"state 0/exp_avg, \[2, 3\] there and"),
+        (_first_average, r"average 0, \[2, 3\] there and"),
+        (_a_state_too_many, "a parameter 10000"),
+        (_no_groups, "list of parameters"),
+    ],
+)
+def test_moments_and_averages_of_other_shapes_are_refused_before_they_are_used(
+    tmp_path: Path, change: Callable[[dict[str, Any], torch.Tensor], None], said: str
+) -> None:
+    small_run(tmp_path / "run", steps=1)
+    stored = checkpoint.load(tmp_path / "run" / "checkpoints" / "step-000000001.safetensors")
+    change(stored.tree, torch.ones(2, 3))
+    checkpoint.save(tmp_path / "run" / "checkpoints", stored, keep=2)
+    with pytest.raises(StepwellError, match=said):
+        small_run(tmp_path / "run", steps=2)
 
 
 def test_another_number_of_processes_is_refused_unless_inexact(tmp_path: Path) -> None:

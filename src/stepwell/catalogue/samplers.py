@@ -324,6 +324,7 @@ SAMPLERS = (
         "where noise destroys information fastest, from the losses (I-MMSE)",
         "Raya et al. 2026 (InfoNoise, arXiv 2602.18647)",
         *_LOSS_EMA,
+        Parameter("uniform_share", 0.001, "share of uniform draws: no time is lost for good"),
         aliases=("infonoise",),
         learns=True,
     ),

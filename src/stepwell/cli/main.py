@@ -23,6 +23,7 @@ from stepwell.cli import (
     train,
     watch,
 )
+from stepwell.cli.tell import tell
 from stepwell.core.errors import StepwellError
 
 VERBS = (ls, show, table, fit, data, train, generate, evaluate, analyze, compare, report, watch, export)
@@ -58,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.run(options)
         sys.stdout.flush()
     except StepwellError as error:
-        print(f"stepwell {options.verb}: {error}", file=sys.stderr)
+        tell(options.verb, error)
         return 2
     except BrokenPipeError:
         # `stepwell ls | head` closed the pipe, which is not an error.

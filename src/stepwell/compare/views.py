@@ -6,6 +6,7 @@ import base64
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from stepwell.compare.results import LeftOut, Outcome, thinned
@@ -15,6 +16,7 @@ from stepwell.runs.metrics import Metric
 
 MOST_POINTS, MOST_HEAT_ROWS = 120, 24
 """Points of a curve and rows of a density map; longer ones are thinned."""
+_PNG = b"\x89PNG\r\n\x1a\n"
 
 Cell = str | int | float | Ratio | None
 """What a table holds; it becomes text where it is printed."""
@@ -199,7 +201,7 @@ def _sheet(run: Outcome, seconds: float) -> Sheet | None:
     sheets = []
     for path in run.path.glob("samples/step-*.png"):
         number = path.stem.removeprefix("step-")
-        if number.isdigit() and int(number) in times:
+        if number.isdigit() and int(number) in times and _is_own_png(path, run.path):
             sheets.append((abs(times[int(number)] - seconds), int(number), path))
     if not sheets:
         return None
@@ -207,6 +209,14 @@ def _sheet(run: Outcome, seconds: float) -> Sheet | None:
     picture = base64.b64encode(path.read_bytes()).decode("ascii")
     caption = f"{run.method}, seed {run.seed}: step {step}, {times[step]:.0f} training seconds"
     return Sheet(f"data:image/png;base64,{picture}", caption)
+
+
+def _is_own_png(path: Path, run: Path) -> bool:
+    """Whether a file is a PNG inside its run: a page must not show what a link points to elsewhere."""
+    if not path.resolve().is_relative_to(run.resolve()) or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(_PNG)) == _PNG
 
 
 def run_view(run: Outcome, losses: Sequence[Metric]) -> RunView:

@@ -5,7 +5,8 @@ StepwellError
 ├── InvalidParameter   a value that can never work (negative gamma, an empty range, zero timesteps)
 ├── Unsupported        valid parts that do not work together (vlb on a continuous process)
 ├── StateMismatch      a state dict that belongs to another sampler
-└── NonFiniteLoss      NaN or infinity where a learner expects losses
+├── NonFiniteLoss      NaN or infinity where a learner expects losses
+└── RankLost           another process of a group ended, or cannot be reached
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ class StateMismatch(StepwellError, ValueError):
 
 class NonFiniteLoss(StepwellError, ArithmeticError):
     """NaN or infinity in the losses that a sampler learns from."""
+
+
+class RankLost(StepwellError, RuntimeError):
+    """Another process of the group ended, or cannot be reached."""
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> UnknownName:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from stepwell.core import saved_state
 from stepwell.core.tensors import State, precise
 
 RECENT = 8
@@ -43,8 +44,8 @@ class LossCurve:
         # A comparison, not index_add: sums in a fixed order give the same bits in every run.
         member = (bin_of[:, None] == torch.arange(len(self.count), device=values.device)) & valid[:, None]
         arrived = member.sum(0)
-        # Larger ones could not be squared.
-        values = values.clamp(max=1e18)
+        # The sum of many squares of larger ones could be infinite.
+        values = values.clamp(max=1e15)
         both = torch.stack([values, values.square()])
         new = torch.where(member, both[:, :, None], 0.0).sum(1) / arrived.clamp(min=1)
         places = torch.arange(RECENT, device=values.device)[:, None] + self.count
@@ -60,8 +61,10 @@ class LossCurve:
 
     def load_state_dict(self, state: State) -> None:
         """Continue where `state_dict` was taken."""
-        for name in self.statistics:
-            setattr(self, name, state[name].clone())
+        shape = tuple(self.count.shape)
+        read = {name: saved_state.tensor(state, name, "a loss curve", shape) for name in self.statistics}
+        for name, value in read.items():
+            setattr(self, name, value)
 
     def fit(self) -> tuple[Tensor, Tensor]:
         """The log curve [K] around 0, and its covariance [K, K]; flat and wide before the first loss.

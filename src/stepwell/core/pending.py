@@ -7,10 +7,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from stepwell.core import saved_state
 from stepwell.core.tensors import PerExample, State
 
 TOGETHER = 16
 """Batches that wait at most."""
+
+_OWNER = "the losses that wait"
 
 
 class Pending:
@@ -52,6 +55,11 @@ class Pending:
     def load_state_dict(self, state: State) -> None:
         """Continue where `state_dict` was taken; states of before `auto` waited have no losses that wait."""
         self._batches = []
-        if "sizes" in state and len(state["sizes"]):
-            columns = (state[name].clone().split(state["sizes"].tolist()) for name in self._names)
-            self._batches = list(zip(*columns, strict=True))
+        if "sizes" not in state:
+            return
+        sizes = saved_state.tensor(state, "sizes", _OWNER, (None,)).tolist()
+        # Losses that wait may be NaN: whoever takes them in leaves those out.
+        shape = (int(sum(sizes)),)
+        columns = [saved_state.tensor(state, name, _OWNER, shape, finite=False) for name in self._names]
+        if sizes:
+            self._batches = list(zip(*(column.split(sizes) for column in columns), strict=True))

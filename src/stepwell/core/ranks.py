@@ -6,17 +6,18 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from stepwell.core.errors import Unsupported
+from stepwell.core.errors import RankLost, Unsupported
+from stepwell.core.tensors import State, to_device
 
 
 class WorkerGroup(Protocol):
-    """The two collectives that samplers need; every rank calls them in the same order."""
+    """The collectives that samplers and checkpoints need; every rank calls them in the same order."""
 
     @property
     def rank(self) -> int: ...
@@ -28,6 +29,10 @@ class WorkerGroup(Protocol):
 
     def gather(self, value: Tensor) -> Tensor:
         """[N, ...] of each rank as [world * N, ...], in rank order."""
+        ...
+
+    def gather_states(self, state: State) -> list[State]:
+        """The states of all ranks on the CPU, in rank order, on rank 0; nothing on the others."""
         ...
 
 
@@ -42,6 +47,9 @@ class Alone:
 
     def gather(self, value: Tensor) -> Tensor:
         return value
+
+    def gather_states(self, state: State) -> list[State]:
+        return [state]
 
 
 class Distributed:
@@ -67,6 +75,34 @@ class Distributed:
         dist.all_gather(parts, value.contiguous(), group=self._group)
         return torch.cat(parts)
 
+    def gather_states(self, state: State) -> list[State]:
+        states: list[Any] | None = [None] * self.world if self.rank == 0 else None
+        first = 0 if self._group is None else dist.get_global_rank(self._group, 0)
+        # On the CPU: another rank's accelerator may not be one of rank 0's.
+        dist.gather_object(to_device(state, torch.device("cpu")), states, first, self._group)
+        return states or []
+
+
+_LOST = ("connection closed", "connection reset", "connection refused", "broken pipe", "socket", "timed out")
+"""How gloo says that a rank is gone, in errors that are otherwise like all others."""
+
+
+@contextmanager
+def neighbours_watched() -> Iterator[None]:
+    """Turn the backend's error about a rank that is gone into one sentence."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    try:
+        yield
+    except RuntimeError as error:
+        lost = isinstance(error, dist.DistError) or any(words in str(error).lower() for words in _LOST)
+        if world == 1 or not lost:
+            raise
+        said = " ".join(str(error).split())[:200]
+        raise RankLost(
+            f"another of the {world} processes ended or cannot be reached, so this one ends too ({said}): "
+            "look for the message of the one that ended first, then run the same command again."
+        ) from error
+
 
 def worker_group() -> WorkerGroup:
     """The default process group if there is one, else a group of one."""
@@ -86,7 +122,8 @@ def ranks() -> Iterator[WorkerGroup]:
         if torch.cuda.is_available():
             torch.cuda.set_device(own_device())
     try:
-        yield worker_group()
+        with neighbours_watched():
+            yield worker_group()
     finally:
         if started:
             dist.destroy_process_group()

@@ -18,6 +18,15 @@ PerExample: TypeAlias = Tensor
 """[B]: one value per example."""
 
 
+def to_device(tree: Any, device: torch.device) -> Any:
+    """A tree of dicts, lists, numbers and tensors with its tensors on a device."""
+    if isinstance(tree, Tensor):
+        return tree.to(device)
+    if isinstance(tree, dict):
+        return {key: to_device(value, device) for key, value in tree.items()}
+    return [to_device(value, device) for value in tree] if isinstance(tree, list) else tree
+
+
 def per_example(values: PerExample, like: Tensor) -> Tensor:
     """`values` [B] as [B, 1, ..., 1], so that it multiplies the examples of `like` [B, ...]."""
     return values.reshape(-1, *([1] * (like.dim() - 1)))

@@ -182,9 +182,28 @@ def read_statistics(path: Path, extractor: Extractor) -> Statistics:
             f"{list(stored.covariance.shape)}, and {extractor.name} has {size} features. Choose the "
             "extractor that made it."
         )
-    if not (stored.mean.isfinite().all() and stored.covariance.isfinite().all()):
-        raise BadStatistics(f"{path} has numbers that are not finite in mu or sigma.")
+    if wrong := _not_of_features(stored):
+        raise BadStatistics(f"{path} {wrong}: make the statistics again from the images.")
     return stored
+
+
+_ROUNDING = 1e-5
+"""Share of its trace by which a covariance may be off: many are stored in float32."""
+
+
+def _not_of_features(stored: Statistics) -> str:
+    """Why a mean [D] and a matrix [D, D] cannot be those of any features, or nothing."""
+    matrix = stored.covariance
+    if not (stored.mean.isfinite().all() and matrix.isfinite().all()):
+        return "has numbers that are not finite in mu or sigma"
+    tolerance = _ROUNDING * matrix.trace()
+    if bool(((matrix - matrix.T).abs() > tolerance.abs()).any()):
+        return "has a sigma that is not symmetric, so it is no covariance"
+    # With a little more on its diagonal a covariance has a Cholesky factor, also where it is singular.
+    least = torch.finfo(matrix.dtype).tiny
+    if bool(torch.linalg.cholesky_ex(matrix + torch.eye(len(matrix)).to(matrix) * (tolerance + least)).info):
+        return "has a sigma with negative variances, so it is no covariance"
+    return ""
 
 
 def statistics_of(features: Features) -> Statistics:
@@ -192,7 +211,11 @@ def statistics_of(features: Features) -> Statistics:
     path = features.folder / STATISTICS
     try:
         stored = _load_statistics(path)
-        if (stored.count, stored.identity) == (features.count, features.identity):
+        fits = (
+            stored.mean.shape == (features.dimensions,)
+            and stored.covariance.shape == (features.dimensions,) * 2
+        )
+        if fits and (stored.count, stored.identity) == (features.count, features.identity):
             return stored
     except (KeyError, *UNREADABLE):
         pass  # Missing or damaged.

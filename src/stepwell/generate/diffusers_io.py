@@ -7,8 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import diffusers
-from diffusers import DDPMPipeline, UNet2DModel
+from diffusers import (
+    DDIMScheduler,
+    DDPMPipeline,
+    DDPMScheduler,
+    DPMSolverMultistepScheduler,
+    EulerAncestralDiscreteScheduler,
+    EulerDiscreteScheduler,
+    FlowMatchEulerDiscreteScheduler,
+    HeunDiscreteScheduler,
+    PNDMScheduler,
+    UNet2DModel,
+    UniPCMultistepScheduler,
+)
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
@@ -21,6 +32,21 @@ from stepwell.models.lora import merged
 from stepwell.processes.scheduler import process_from
 
 _INDEX, _CONFIG, _WEIGHTS = "model_index.json", "config.json", "diffusion_pytorch_model.safetensors"
+_SCHEDULERS = {
+    kind.__name__: kind
+    for kind in (
+        DDPMScheduler,
+        DDIMScheduler,
+        PNDMScheduler,
+        DPMSolverMultistepScheduler,
+        UniPCMultistepScheduler,
+        EulerDiscreteScheduler,
+        EulerAncestralDiscreteScheduler,
+        HeunDiscreteScheduler,
+        FlowMatchEulerDiscreteScheduler,
+    )
+}
+"""What may stand beside a network: a folder is data, and names no other class to be made."""
 
 
 class BadPipeline(StepwellError, ValueError):
@@ -66,11 +92,19 @@ def read_pipeline(path: Path) -> PipelineFolder:
 def _process(folder: Path) -> NoiseProcess | None:
     if not folder.is_dir():
         return None
-    name = str(_object(folder / "scheduler_config.json").get("_class_name"))
-    kind = getattr(diffusers, name, None)
-    if kind is None:
-        raise BadPipeline(f"{folder} holds a {name}, which this version of diffusers does not have.")
-    return process_from(kind.from_pretrained(folder))
+    config = _object(folder / "scheduler_config.json")
+    name = str(config.get("_class_name"))
+    if name not in _SCHEDULERS:
+        raise BadPipeline(
+            f"{folder} names {name!r} as its scheduler, and must name one of {', '.join(_SCHEDULERS)}: save "
+            "the folder with the scheduler that the network was trained with."
+        )
+    settings = {key: value for key, value in config.items() if not key.startswith("_")}
+    try:
+        scheduler = _SCHEDULERS[name].from_config(settings)
+    except (TypeError, ValueError, ArithmeticError, RuntimeError, NotImplementedError) as error:
+        raise BadPipeline(f"{folder} has settings that {name} refuses ({error}): export it again.") from error
+    return process_from(scheduler)
 
 
 def _object(path: Path) -> dict[str, Any]:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import WeakSet
 
 from torch.nn import Parameter
 from torch.optim import LBFGS, Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.hooks import RemovableHandle
 
 from stepwell.core.errors import InvalidParameter, Unsupported
 from stepwell.pacer.window import CallOrderError
+
+PATIENCE = 2
+"""Updates by another optimizer before that is an error: some step twice for one loss."""
 
 
 class Attachment:
@@ -32,6 +37,8 @@ class Attachment:
         self._before_called = False
         self._stepped: set[int] = set()
         self._handles: list[RemovableHandle] = []
+        self._others: list[str] = []
+        """Kinds of the other optimizers that moved the same parameters since the last update."""
 
     def __str__(self) -> str:
         return " and ".join(type(optimizer).__name__ for optimizer in self.optimizers)
@@ -42,11 +49,34 @@ class Attachment:
             if not self.closure:
                 self._handles.append(optimizer.register_step_pre_hook(self._pre_hook))
             self._handles.append(optimizer.register_step_post_hook(self._post_hook))
+        _ATTACHED.add(self)
+        if not _LISTENING:
+            _LISTENING.append(register_optimizer_step_post_hook(_tell_all))
+
+    def require_own_steps(self) -> None:
+        """Refuse to go on if others step instead: the host has replaced the optimizer since `attach`."""
+        if len(self._others) < PATIENCE:
+            return
+        other, self._others = self._others[-1], []
+        raise CallOrderError(
+            f"this pacer is attached to {self}, and a {other} that it is not attached to moved the same "
+            f"parameters in {PATIENCE} updates instead: call pacer.detach() and pacer.attach(optimizer) with "
+            "the one that steps."
+        )
+
+    def stepped(self, optimizer: Optimizer) -> None:
+        """Some optimizer of this process has stepped."""
+        if any(optimizer is own for own in self.optimizers):
+            return
+        ours = {id(p) for own in self.optimizers for group in own.param_groups for p in group["params"]}
+        if any(id(p) in ours for group in optimizer.param_groups for p in group["params"]):
+            self._others.append(type(optimizer).__name__)
 
     def remove(self) -> None:
         """Remove the hooks."""
         for handle in self._handles:
             handle.remove()
+        _ATTACHED.discard(self)
 
     def before_step(self, optimizer: Any = None) -> None:
         """The gradients of an optimizer are ready."""
@@ -62,6 +92,7 @@ class Attachment:
         self.before_step(optimizer)
 
     def _post_hook(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self._others.clear()
         if _skipped_inside(optimizer):
             return
         if not self._before_called:
@@ -74,6 +105,16 @@ class Attachment:
             self._stepped.clear()
             self._before_called = False
             self._after()
+
+
+_ATTACHED: WeakSet[Attachment] = WeakSet()
+"""Weak, since torch keeps the hook below for good, and with it would keep every network."""
+_LISTENING: list[RemovableHandle] = []
+
+
+def _tell_all(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    for attachment in _ATTACHED:
+        attachment.stepped(optimizer)
 
 
 def _skipped_inside(optimizer: Optimizer) -> bool:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from stepwell.core import saved_state
 from stepwell.core.allocation import neyman_masses, variance_left
 from stepwell.core.density import not_below
 from stepwell.core.estimates import NORMAL, Estimate
@@ -235,12 +236,12 @@ class Forecaster:
 
     def load_state_dict(self, state: State) -> None:
         """Continue where `state_dict` was taken."""
-        self._losses = int(state["losses"])
+        self._losses = saved_state.count(state, "losses", "the forecast")
         self._pending.load_state_dict(state)
         self._curve.load_state_dict(state)
         if "noise" in state:  # not in checkpoints of before it was measured
-            self.noise.load_state_dict(state["noise"])
-            self.batch = int(state["batch"])
+            self.noise.load_state_dict(saved_state.part(state, "noise", "the forecast"))
+            self.batch = saved_state.count(state, "batch", "the forecast")
 
 
 def _error(slope: Tensor, covariance: Tensor) -> float:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from stepwell.core import saved_state
 from stepwell.core.allocation import Noise, critical_batch
 from stepwell.core.errors import InvalidParameter
 from stepwell.core.estimates import MIN_ROUNDS, NORMAL, Estimate, jackknife
@@ -120,4 +121,5 @@ class GradientNoise:
 
     def load_state_dict(self, state: State) -> None:
         """Continue where `state_dict` was taken."""
-        self._rows, self._count = state["rows"].clone().cpu(), int(state["count"])
+        rows = saved_state.tensor(state, "rows", "the gradient's noise", (None, STRATA + 2))
+        self._rows, self._count = rows.cpu(), saved_state.count(state, "count", "the gradient's noise")

@@ -180,12 +180,22 @@ class ProbeCheck:
 def on_forward(network: nn.Module, call: Callable[[list[Tensor]], None]) -> RemovableHandle:
     """Call with the tensors among the inputs before each forward pass, except while torch.compile traces."""
 
-    def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not torch.compiler.is_compiling():
-            call([value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)])
-
     # On the unwrapped module: probes do not call the DDP wrapper.
-    return unwrap_network(network).register_forward_pre_hook(hook, with_kwargs=True)
+    return unwrap_network(network).register_forward_pre_hook(_InputHook(call), with_kwargs=True)
+
+
+class _InputHook:
+    """A hook for one network only: in a copy of it, such as an EMA's, and in a file it does nothing."""
+
+    def __init__(self, call: Callable[[list[Tensor]], None] | None = None) -> None:
+        self._call = call
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._call is not None and not torch.compiler.is_compiling():
+            self._call([value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)])
+
+    def __reduce__(self) -> tuple[type[_InputHook], tuple[()]]:
+        return _InputHook, ()
 
 
 def noisy_inputs(inputs: list[Tensor], x0: Tensor) -> list[Tensor]:

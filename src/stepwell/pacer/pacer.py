@@ -16,9 +16,8 @@ from typing import Any, Self
 from torch import Tensor, nn
 
 from stepwell.catalogue import build
-from stepwell.core import require
+from stepwell.core import require, saved_state
 from stepwell.core.errors import InvalidParameter, StateMismatch
-from stepwell.core.feedback import Signal
 from stepwell.core.noise import COUPLINGS
 from stepwell.core.process import NoiseProcess
 from stepwell.core.ranks import WorkerGroup, worker_group
@@ -35,6 +34,9 @@ from stepwell.weightings import LearnedWeighting, Weighting
 
 _SHARE_EVERY = 8
 """Updates between two values of the effective sample share."""
+
+_OF_RANK = ("probe", "metrics", "forecast")
+"""Parts of the state that differ between ranks."""
 
 
 class Pacer:
@@ -81,6 +83,8 @@ class Pacer:
         self._evaluation: Counter | None = None
         self._window = Window(self.sampler, self.weighting)
         self._forecaster = Forecaster(self.process)
+        self._knows_observe = False
+        """Whether the loop has observed losses, or was told to."""
         self.draws = 0
         """Micro-batches drawn for training."""
         self.metrics: Metrics = {}
@@ -115,6 +119,7 @@ class Pacer:
 
     def draw(self, x0: Tensor, tick: Tick | None = None, condition: Any = None) -> Pace:
         """Timesteps for the next micro-batch x0 [B, ...]; without a tick, the pacer counts updates itself."""
+        _require_examples(x0)
         if tick is not None and not isinstance(tick, Tick):
             raise InvalidParameter(
                 f"the second argument of draw is a Tick, not {type(tick).__name__}: write condition=... for "
@@ -128,7 +133,9 @@ class Pacer:
                 tick = self._evaluation.tick(self._group)
                 self._evaluation.next_update()
                 return self._pace(self.sampler.draw(x0, tick), tick)
-            self._window.require_losses("a second draw")
+            self._replace_failed_draw()
+            if self._attachment is not None:
+                self._attachment.require_own_steps()
             tick = self._counter.tick(self._group) if tick is None else tick
             self._probe_loop.add_batch(x0, tick, condition, self._group)
             draw = self.sampler.draw(x0, tick)
@@ -137,6 +144,16 @@ class Pacer:
             self._counter.next_micro_batch(tick)
             self.draws += 1
         return self._pace(draw, tick)
+
+    def _replace_failed_draw(self) -> None:
+        """A draw without losses is a batch whose forward pass failed: the next draw takes its place.
+
+        Before any losses it may also be a loop that does not observe them, which is told once.
+        """
+        if not self._knows_observe:
+            self._knows_observe = self._window.lacks_losses
+            self._window.require_losses("a second draw")
+        self._window.forget_failed()
 
     def _pace(self, draw: Draw, tick: Tick) -> Pace:
         weighting, table = self._pace_weighting, self._timestep_table
@@ -158,6 +175,7 @@ class Pacer:
         if self._evaluation is not None:
             return
         self._window.add_losses(plain)
+        self._knows_observe = True
         with self._timed():
             self._forecaster.observe(self._window.last_u, plain, self.weighting)
         self._probe_loop.remember_autocast(plain)
@@ -168,6 +186,7 @@ class Pacer:
         Sixteen backward passes of n / 16 examples each, through `loss_at`, at the weights as they are: put
         averaged ones in place if you keep them. Three measurements make a forecast of images.
         """
+        _require_examples(x0)
         group = self._group = worker_group() if self._group is None else self._group
         tick = Tick(self._counter.seed, self._counter.step, 0, group.rank, group.world)
         self._forecaster.noise.measure(self._probe_loop.context(x0, tick, condition, group))
@@ -209,22 +228,20 @@ class Pacer:
         tick = self._window.tick
         if tick is None or self._group is None:
             return
+        self._window.require_losses("after_update")
         with self._timed():
-            signal = self._probe_loop.after()
-            self._window.require_losses("after_update")
-            window, group = self._window, self._group
-            # First, since the update is over: losses that cannot be learned from must not come again.
-            self._new_window()
-            self._counter.next_update()
-            self._forecaster.batch = window.examples * group.world
-            metrics = self._learn(window, group, signal)
-            # Its five small operations cost as much as a draw does: now and then is enough.
-            if self.sampler.reference is not None and tick.step % _SHARE_EVERY == 0:
-                metrics["effective_sample_share"] = window.effective_share()
-            self.metrics = {**self.metrics, **metrics}
+            try:
+                self.metrics = {**self.metrics, **self._learn(self._window, self._group, tick)}
+            finally:
+                # Also after losses that a learner refuses: the parameters have moved, and nothing of this
+                # update may come back with the next.
+                self._new_window()
+                self._counter.next_update()
 
-    def _learn(self, window: Window, group: WorkerGroup, signal: Signal | None) -> dict[str, Tensor]:
+    def _learn(self, window: Window, group: WorkerGroup, tick: Tick) -> dict[str, Tensor]:
         """Weighting and sampler learn from the update, the sampler from losses as they were weighted."""
+        signal = self._probe_loop.after()
+        self._forecaster.batch = window.examples * group.world
         metrics: dict[str, Tensor] = {}
         for_sampler = window.sampler_needs_losses or signal is not None
         if for_sampler or self._learned_weighting is not None:
@@ -234,6 +251,9 @@ class Pacer:
                 metrics |= self._learned_weighting.learn(self.process, feedback)
             if for_sampler:
                 metrics |= self.sampler.learn(feedback)
+        # Its five small operations cost as much as a draw does: now and then is enough.
+        if self.sampler.reference is not None and tick.step % _SHARE_EVERY == 0:
+            metrics["effective_sample_share"] = window.effective_share()
         return metrics
 
     def _new_window(self) -> None:
@@ -243,8 +263,10 @@ class Pacer:
     @contextmanager
     def _timed(self) -> Iterator[None]:
         started = time.perf_counter()
-        yield
-        self.seconds += time.perf_counter() - started
+        try:
+            yield
+        finally:
+            self.seconds += time.perf_counter() - started
 
     def _require_detached(self, call: str) -> None:
         if self._attachment is not None:
@@ -265,16 +287,43 @@ class Pacer:
             "forecast": self._forecaster.state_dict(),
         }
 
+    def gathered_state_dict(self) -> State:
+        """On rank 0, `state_dict` with what the other ranks hold for themselves; every rank has to call it.
+
+        All ranks hold one sampler, but probes keep images and forecasts losses of their own rank.
+        """
+        state, group = self.state_dict(), worker_group() if self._group is None else self._group
+        if group.world == 1:
+            return state
+        return {**state, "ranks": group.gather_states({name: state[name] for name in _OF_RANK})}
+
     def load_state_dict(self, state: State) -> None:
-        """Continue where `state_dict` was taken."""
-        self.sampler.load_state_dict(state["sampler"])
+        """Continue where `state_dict` was taken; of a gathered one, with the part of this rank.
+
+        A state that does not fit is refused, and the pacer stays as it was.
+        """
+        before = self.state_dict()
+        try:
+            self._load(state)
+        except StateMismatch:
+            self._load(before)
+            raise
+
+    def _load(self, state: State) -> None:
+        sampler = saved_state.part(state, "sampler", "the Pacer")
+        own = state.get("ranks", [])
+        group = worker_group() if self._group is None else self._group
+        if isinstance(own, list) and len(own) == group.world:
+            state = {**state, **saved_state.part(dict(enumerate(own)), group.rank, "the Pacer")}
+        self.sampler.load_state_dict(sampler)
         self._load_weighting(state.get("weighting"))
-        self._probe_loop.load_state_dict(state["probe"])
-        self.metrics = {name: value.clone() for name, value in state.get("metrics", {}).items()}
+        self._probe_loop.load_state_dict(saved_state.part(state, "probe", "the Pacer"))
+        kept = state.get("metrics", {})
+        self.metrics = {name: saved_state.tensor(kept, name, "the Pacer", finite=False) for name in kept}
         if "forecast" in state:
-            self._forecaster.load_state_dict(state["forecast"])
+            self._forecaster.load_state_dict(saved_state.part(state, "forecast", "the Pacer"))
         if "counter" in state:
-            self._counter.load_state_dict(state["counter"])
+            self._counter.load_state_dict(saved_state.part(state, "counter", "the Pacer"))
         self._new_window()
 
     def _load_weighting(self, state: State | None) -> None:
@@ -285,3 +334,13 @@ class Pacer:
                 f"this state has what {state.get('kind')} learned, and the weighting of this pacer does not "
                 "learn: give it the one that the state was saved with."
             )
+
+
+def _require_examples(x0: Any) -> None:
+    """Refuse what is no batch of examples."""
+    if not isinstance(x0, Tensor) or x0.dim() == 0:
+        given = "a single number" if isinstance(x0, Tensor) else f"a {type(x0).__name__}"
+        raise InvalidParameter(
+            f"x0 must be the examples of a batch, a tensor [B, ...], and not {given}: stack them first, as "
+            "in torch.stack(examples)."
+        )

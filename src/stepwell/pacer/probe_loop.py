@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from stepwell.core import saved_state
 from stepwell.core.errors import InvalidParameter, Unsupported
 from stepwell.core.feedback import Signal
 from stepwell.core.probe import ProbeSpec
@@ -143,7 +144,7 @@ class ProbeLoop:
     def load_state_dict(self, state: State) -> None:
         """Continue where `state_dict` was taken; states without a batch take that of the next draw."""
         self.probe.load_state_dict(state)
-        self._batch = state.get("batch")
+        self._batch = saved_state.count(state, "batch", "the probe") if "batch" in state else None
 
 
 def _over_ranks(x0: Tensor, group: WorkerGroup) -> int:

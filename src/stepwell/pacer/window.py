@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 import torch
 from torch import Tensor
 
+from stepwell.core import saved_state
 from stepwell.core.errors import InvalidParameter, StepwellError
 from stepwell.core.feedback import Feedback, Signal
 from stepwell.core.process import NoiseProcess
@@ -58,7 +59,8 @@ class Counter:
         return asdict(self)
 
     def load_state_dict(self, state: State) -> None:
-        self.seed, self.step, self.micro = (int(state[name]) for name in ("seed", "step", "micro"))
+        step, micro = (saved_state.count(state, name, "the pacer's counter") for name in ("step", "micro"))
+        self.seed, self.step, self.micro = int(state.get("seed", self.seed)), step, micro
 
 
 @dataclass
@@ -77,12 +79,16 @@ class Window:
         """Whether the sampler learns from the losses of every micro-batch."""
         return self.sampler.learns and self.sampler.learns_from_losses
 
+    @property
+    def lacks_losses(self) -> bool:
+        """Whether sampler or weighting learn from losses, and those of the last draw did not come."""
+        learns = self.sampler_needs_losses or isinstance(self.weighting, LearnedWeighting)
+        return learns and len(self._losses) < len(self._draws)
+
     def require_losses(self, call: str) -> None:
         """Refuse a call while a sampler or weighting that learns from losses lacks those of the last draw."""
-        if len(self._losses) >= len(self._draws):
-            return
-        learner = self.sampler if self.sampler_needs_losses else self.weighting
-        if learner is self.sampler or isinstance(learner, LearnedWeighting):
+        if self.lacks_losses:
+            learner = self.sampler if self.sampler_needs_losses else self.weighting
             raise CallOrderError(
                 f"{call} came before the losses of the last draw, which {learner!r} learns from. "
                 f"{_ADD_OBSERVE}"
@@ -92,6 +98,13 @@ class Window:
         """Refuse a call that has no draw to belong to."""
         if self.tick is None:
             raise CallOrderError(f"{call} was called before any draw of this update: call draw first.")
+
+    def forget_failed(self) -> None:
+        """Drop the last draw if its losses did not come: its forward pass failed, and the host goes on."""
+        if self.lacks_losses:
+            self._draws.pop()
+            # Without any draw left, an update is not ours.
+            self.tick = self.tick if self._draws else None
 
     def add_draw(self, draw: Draw, tick: Tick) -> None:
         """One more micro-batch."""
@@ -113,16 +126,16 @@ class Window:
         if len(self._losses) >= len(self._draws):
             raise CallOrderError("observe was called without a draw: call draw first, once per micro-batch.")
         expected = self._draws[-1].u.shape
-        if plain.shape != expected:
+        if not isinstance(plain, Tensor) or plain.shape != expected:
+            given = tuple(plain.shape) if isinstance(plain, Tensor) else f"a {type(plain).__name__}"
             raise InvalidParameter(
-                f"the losses must be one per example, {tuple(expected)}, not {tuple(plain.shape)}: take the "
-                "mean over each example only, as in (output - target).square().flatten(1).mean(1)."
+                f"the losses must be one per example, {tuple(expected)}, not {given}: take the mean over "
+                "each example only, as in (output - target).square().flatten(1).mean(1)."
             )
         self._losses.append(plain.detach())
 
     def feedback(self, process: NoiseProcess, signal: Signal | None) -> Feedback:
         """What this rank reports of the update; losses are NaN if the host observed none."""
-        self.require_losses("after_update")
         assert self.tick is not None
         u = self._draws[0].u if len(self._draws) == 1 else torch.cat([draw.u for draw in self._draws])
         complete = len(self._losses) == len(self._draws)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from stepwell.core import saved_state
 from stepwell.core.condition import leaves, rebuilt
 from stepwell.core.feedback import DecreaseSignal
 from stepwell.core.probe import DecreaseSpec, Times
@@ -59,7 +60,12 @@ class Decrease(Probe):
         return {"kind": "decrease"} | ({"earlier": list(self._earlier)} if self._earlier else {})
 
     def load_state_dict(self, state: State) -> None:
-        self._before, self._earlier = None, [row.clone() for row in state.get("earlier", [])]
+        earlier = state.get("earlier", [])
+        rows = dict(enumerate(earlier)) if isinstance(earlier, list) else {}
+        self._before, self._earlier = (
+            None,
+            [saved_state.tensor(rows, number, "a decrease probe", finite=False) for number in rows],
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stepwell.core import saved_state
 from stepwell.core.condition import leaves, rebuilt
 from stepwell.core.density import Density, inside
-from stepwell.core.errors import Unsupported
+from stepwell.core.errors import StateMismatch, Unsupported
 from stepwell.core.tensors import PerExample, State
 from stepwell.core.tick import Tick
 
@@ -43,7 +44,11 @@ class Pool:
 
     def load_state_dict(self, state: State) -> None:
         """Continue where `state_dict` was taken; the condition's structure comes with the next batch."""
-        self._kept = [state[str(index)].clone() for index in range(len(state))]
+        names = [str(index) for index in range(len(state))]
+        kept = [saved_state.tensor(state, name, "a probe's examples", finite=False) for name in names]
+        if any(tensor.dim() == 0 or len(tensor) != len(kept[0]) for tensor in kept):
+            raise StateMismatch("the state that was given to a probe has not one condition for each example.")
+        self._kept = kept
 
 
 def _joined(old: Sequence[Tensor], new: Sequence[Tensor]) -> list[Tensor]:

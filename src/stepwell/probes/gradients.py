@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from stepwell.core import saved_state
 from stepwell.core.condition import joined, select
 from stepwell.core.errors import Unsupported
 from stepwell.core.feedback import GradientSignal
@@ -98,7 +99,7 @@ class Gradients(Probe):
         return {"kind": "gradients", "pool": self._pool.state_dict(), "signs": self._signs}
 
     def load_state_dict(self, state: State) -> None:
-        self._pool.load_state_dict(state["pool"])
+        self._pool.load_state_dict(saved_state.part(state, "pool", "a gradient probe"))
         # A sampler's running means of sketches hold for these signs only.
         self._signs, self._sketch = state.get("signs", UNSEEDED), None
 

@@ -11,6 +11,7 @@ import torch
 
 from stepwell.core.density import Uniform
 from stepwell.core.errors import StepwellError, Unsupported
+from stepwell.core.ranks import neighbours_watched
 from stepwell.generate.images import generate
 from stepwell.generate.super_resolution import sample_sheet
 from stepwell.recipes.experiment import Experiment, experiment
@@ -42,6 +43,7 @@ _SHARDING = {
 """What splits a network over ranks, and the variable by which accelerate's launcher asks for it."""
 
 
+@neighbours_watched()
 def run_plan(
     plan: Plan, *, inexact: bool = False, say: Say = print, progress: Progress = lambda step, values: None
 ) -> Position:

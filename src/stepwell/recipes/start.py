@@ -21,7 +21,7 @@ from stepwell.recipes.plan import Plan
 from stepwell.recipes.schema import BadRecipe, Recipe
 from stepwell.runs.directory import RECIPE
 from stepwell.train import checkpoint
-from stepwell.train.ema import averaged_weights
+from stepwell.train.ema import BadAverages, averaged_weights
 
 Shape = tuple[int, int, int]
 
@@ -84,8 +84,8 @@ def _from_checkpoint(path: Path, run: Path, stored: checkpoint.Checkpoint) -> St
     recipe, shape = saved_recipe(run), stored.info.get("example_shape")
     try:
         weights = averaged_weights(stored.tree["model"], stored.tree["ema"])
-    except ValueError:
-        raise NothingToStartFrom(f"{path} does not have one average for each of its tensors.") from None
+    except BadAverages as error:
+        raise NothingToStartFrom(f"{path} cannot be started from: {error}") from None
     return Start(
         f"{path}, averaged weights after step {stored.info['step']}",
         merged(weights),

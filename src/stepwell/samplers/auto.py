@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from stepwell.core import require
+from stepwell.core import require, saved_state
 from stepwell.core.allocation import neyman_masses, variance_left
 from stepwell.core.density import Density, Table, not_below, tilted
 from stepwell.core.feedback import Feedback, require_finite
@@ -121,4 +121,4 @@ class Auto(Learner):
         super().load_state_dict(state)
         self._curve.load_state_dict(state)
         self._pending.load_state_dict(state)
-        self._seen, self._made_at = int(state["seen"]), int(state["made_at"])
+        self._seen, self._made_at = (saved_state.count(state, name, self) for name in ("seen", "made_at"))

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from stepwell.core import require
+from stepwell.core import require, saved_state
 from stepwell.core.density import Density, Moved, Shift, Table, Uniform
-from stepwell.core.errors import InvalidParameter, Unsupported
+from stepwell.core.errors import InvalidParameter, StateMismatch, Unsupported
 from stepwell.core.feedback import Feedback
 from stepwell.core.log_snr import Normal
 from stepwell.core.process import NoiseProcess
@@ -189,7 +189,11 @@ class ByShape(TimestepSampler):
         return {"kind": self.label, "shape": torch.tensor(self._shape)}
 
     def load_state_dict(self, state: State) -> None:
-        self._shape = _checked(require_kind(state, self.label)["shape"].tolist())
+        shape = saved_state.tensor(require_kind(state, self.label), "shape", self, (None,))
+        try:
+            self._shape = _checked(shape.tolist())
+        except InvalidParameter as error:
+            raise StateMismatch(f"the state that was given to {self} is none of its own: {error}") from None
 
 
 def _checked(shape: Sequence[int]) -> Shape:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from stepwell.core import require
+from stepwell.core import require, saved_state
 from stepwell.core.density import Density, Shift, Squeeze, Uniform, Warp, centres, inside
 from stepwell.core.errors import Unsupported
 from stepwell.core.feedback import DecreaseSignal, Feedback
@@ -53,7 +53,7 @@ class Wrapped(TimestepSampler):
         return {"kind": self.label, "sampler": self.sampler.state_dict()}
 
     def load_state_dict(self, state: State) -> None:
-        self.sampler.load_state_dict(require_kind(state, self.label)["sampler"])
+        self.sampler.load_state_dict(saved_state.part(require_kind(state, self.label), "sampler", self))
 
 
 def _uncorrected(sampler: TimestepSampler, outer: str) -> TimestepSampler:
@@ -120,7 +120,7 @@ class Mix(Wrapped):
 
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
-        self._other.load_state_dict(state["other"])
+        self._other.load_state_dict(saved_state.part(state, "other", self))
 
 
 def _without(action: Tensor, others: Tensor) -> Tensor:
@@ -220,7 +220,7 @@ class WarmUp(Wrapped):
 
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
-        self._step = state["step"]
+        self._step = saved_state.count(state, "step", self)
 
 
 def stratified(sampler: TimestepSampler) -> TimestepSampler:

@@ -21,7 +21,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from stepwell.core import require
+from stepwell.core import require, saved_state
 from stepwell.core.density import Density, Table, edges, tilted
 from stepwell.core.errors import Unsupported
 from stepwell.core.feedback import Feedback, GradientSignal
@@ -144,9 +144,9 @@ class Strata(Learner):
         if not isinstance(signal, GradientSignal):
             raise Unsupported(f"{self!r} learns from gradients, not from {type(signal).__name__}.")
         halves = signal.halves.detach().float()
-        # A measurement that is not finite, or too large to be squared, counts as none; checking it on the
+        # A measurement that is not finite, or too large for its variance, counts as none; checking it on the
         # device costs no wait.
-        finite = halves.square().sum().isfinite()
+        finite = (halves.square().sum() * signal.images).isfinite()
         self._move(halves.device)
         here = torch.arange(len(self._seen), device=halves.device) == signal.stratum
         kept = torch.where(here & finite, self._decay, 1.0)
@@ -200,8 +200,9 @@ class GradientVariance(Strata):
     def load_state_dict(self, state: State) -> None:
         if "log_variance" in require_kind(state, self.label):
             # Version 0.1 kept means of logarithms: what they say of the variance is where this one starts.
-            seen = state["seen"].clamp(min=1e-30)
-            state = {**state, "variance": (state["log_variance"] / seen).exp() * state["seen"]}
+            shape = self._shape("variance")
+            seen, logs = (saved_state.tensor(state, name, self, shape) for name in ("seen", "log_variance"))
+            state = {**state, "variance": (logs / seen.clamp(min=1e-30)).exp() * seen}
         super().load_state_dict(state)
 
 
@@ -227,8 +228,10 @@ class GradientDeviation(Strata):
 
     def _update(self, halves: Tensor, images: int, kept: Tensor) -> None:
         variance = _variance(halves, images)
-        density = (1 - self._floor) * self._masses + self._floor
-        new = torch.stack([torch.ones_like(density), variance.expand_as(density), variance / density])
+        density = ((1 - self._floor) * self._masses + self._floor).clamp(min=1e-12)
+        told = torch.stack([torch.ones_like(density), variance.expand_as(density), variance / density])
+        # A ratio is told of them: sums over strata must stay finite.
+        new = told.clamp(max=1e30)
         # Until every stratum was seen, all masses are 1: draws of the reference say nothing of learned ones.
         counts = (kept < 1) & (self._masses != 1).any()
         self._told = torch.where(counts, kept * self._told + (1 - kept) * new, self._told)
@@ -278,6 +281,10 @@ class Alignment(Strata):
             self._bank = self._bank.new_zeros(len(kept), 2, width)
         kept = kept[:, None, None]
         self._bank = kept * self._bank + (1 - kept) * halves
+
+    def _shape(self, statistic: str) -> tuple[int | None, ...]:
+        # Sketches are as wide as the probe makes them.
+        return (self._spec.strata, 2, None) if statistic == "bank" else super()._shape(statistic)
 
     def interdependence(self) -> Tensor:
         """[K, K]: how fast training on stratum i lowers the target in stratum j (Kim et al., Fig. 4)."""

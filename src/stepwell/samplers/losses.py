@@ -54,21 +54,26 @@ def loss_root(
 
 def output_gradient(plain: PerExample, weighted: PerExample) -> PerExample:
     """The squared norm [B] of d(weighted loss) / d(output), up to a constant: weight^2 x loss."""
-    return weighted.square() / plain.clamp(min=1e-30)
+    # Not weighted^2 / plain: the square of a large loss is infinite.
+    return weighted * (weighted / plain.clamp(min=1e-30))
 
 
-def info_noise(process: NoiseProcess, bins: int = 100, decay: float = 0.999) -> TimestepSampler:
+def info_noise(
+    process: NoiseProcess, bins: int = 100, decay: float = 0.999, uniform_share: float = 0.001
+) -> TimestepSampler:
     """p(sigma) in proportion to mmse(sigma) / sigma^3, the rate of the conditional entropy (I-MMSE).
 
     mmse = sigma^2 x eps loss, so over ln sigma the density is the eps loss itself: no extra forward
     pass. As published it changes the draws and keeps the weighting, so the objective changes.
+    `uniform_share` is ours, a share of uniform draws: no time is lost for good after one huge loss.
     """
     borders = log_snr_bins(process, bins)
 
     def eps_loss(feedback: Feedback) -> Tensor:
         return feedback.plain * process.eps_factor(feedback.u)
 
-    return LossEma("info-noise", borders, _log_sigma_width(process, borders), decay, eps_loss)
+    width, share = _log_sigma_width(process, borders), require.between("uniform_share", uniform_share, 0, 1)
+    return LossEma("info-noise", borders, width, decay, eps_loss, floor=share)
 
 
 def loss_second_moment(
@@ -87,7 +92,8 @@ def loss_second_moment(
 class LossEma(Learner):
     """Masses = measure [K] x (running mean of what `read` takes from the feedback) ^ power.
 
-    The mean decays per example and is debiased; bins without examples stand at the average.
+    The mean decays per example and is debiased; bins without examples stand at the average. `floor` is a
+    share of uniform draws, not in the label: a state may go on with another.
     """
 
     statistics = ("mean", "seen")
@@ -101,11 +107,12 @@ class LossEma(Learner):
         decay: float,
         read: Callable[[Feedback], PerExample],
         power: float = 1.0,
+        floor: float = 0.0,
     ) -> None:
         self._decay, self._read, self._power = require.between("decay", decay, 0, 1 - 1e-9), read, power
         # The same number of bins over another process is another sampler.
         self.label = f"{label}(bins={len(measure)}, decay={decay:g}, over={fingerprint(borders, measure)})"
-        self._measure = measure.float()
+        self._measure, self._floor = measure.float(), floor
         self._borders = not_below(borders, torch.float32)
         self._mean = torch.zeros_like(self._measure)
         self._seen = torch.zeros_like(self._measure)
@@ -115,10 +122,13 @@ class LossEma(Learner):
         average = (self._mean.sum() + tiny) / (self._seen.sum() + tiny)
         loss = torch.where(self._seen > 0, self._mean / self._seen.clamp(min=tiny), average)
         # Losses of exactly 0 everywhere would leave no mass at all.
-        return Table(self._borders, self._measure * loss.clamp(min=1e-30) ** self._power)
+        masses = self._measure * loss.clamp(min=1e-30) ** self._power
+        if self._floor:
+            masses = torch.lerp(masses / masses.sum(), self._borders.diff(), self._floor)
+        return Table(self._borders, masses)
 
     def learn(self, feedback: Feedback) -> Metrics:
-        losses = self._read(feedback).detach().float()
+        losses = _limited(self._read(feedback), feedback)
         valid = valid_losses(losses, feedback, self)
         self._move(losses.device)
         bin_of = bins_of(feedback.u, self._borders)
@@ -133,8 +143,15 @@ class LossEma(Learner):
         return {"bins_seen": (self._seen > 0).float().mean(), "losses_left_out": (~valid).sum()}
 
 
-_LARGEST = 1e18
-"""Its square still fits in float32."""
+_LARGEST = 1e15
+"""The sum of many of its squares still fits in float32."""
+
+
+def _limited(values: Tensor, feedback: Feedback) -> PerExample:
+    """What was computed of the losses [B], no larger than `_LARGEST`; NaN where a loss is not finite."""
+    # A finite loss of 3e38 counts as the largest: it is no reason to stop, nor to forget all others.
+    limited = values.detach().float().clamp(max=_LARGEST)
+    return torch.where(feedback.plain.detach().isfinite(), limited, torch.nan)
 
 
 class LossSecondMoment(Learner):
@@ -159,7 +176,7 @@ class LossSecondMoment(Learner):
         return Table(self._borders, torch.where(full, self._measure * root, torch.ones_like(root)))
 
     def learn(self, feedback: Feedback) -> Metrics:
-        losses = feedback.weighted.detach().float()
+        losses = _limited(feedback.weighted, feedback)
         valid = valid_losses(losses, feedback, self)
         device, bins = losses.device, len(self._count)
         self._move(device)
@@ -174,7 +191,7 @@ class LossSecondMoment(Learner):
         slot = (known[bin_of] + order_in_bin) % self._length
         rows = torch.where(stays, bin_of, bins)
         padded = torch.cat([self._losses, self._losses.new_zeros(1, self._length)])
-        padded[rows, slot] = losses[order].clamp(max=_LARGEST)
+        padded[rows, slot] = losses[order]
         self._losses = padded[:-1].clone()
         self._count = self._count + arrived[:-1]
         self._density = None

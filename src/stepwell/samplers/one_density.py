@@ -8,6 +8,7 @@ from hashlib import blake2b
 import torch
 from torch import Tensor
 
+from stepwell.core import saved_state
 from stepwell.core.density import Density
 from stepwell.core.feedback import Feedback
 from stepwell.core.sampler import Draw, Metrics, State, TimestepSampler, require_kind
@@ -92,9 +93,15 @@ class Learner(OneDensity):
 
     def load_state_dict(self, state: State) -> None:
         require_kind(state, self.label)
-        for name in self.statistics:
-            setattr(self, f"_{name}", state[name].clone().to(getattr(self, f"_{name}")))
+        shapes = {name: self._shape(name) for name in self.statistics}
+        read = {name: saved_state.tensor(state, name, self, shape) for name, shape in shapes.items()}
+        for name, value in read.items():
+            setattr(self, f"_{name}", value.to(getattr(self, f"_{name}")))
         self._density = None
+
+    def _shape(self, statistic: str) -> tuple[int | None, ...]:
+        """The shape of a statistic; None for a size that follows what is measured."""
+        return tuple(getattr(self, f"_{statistic}").shape)
 
 
 def fingerprint(*tensors: Tensor) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from stepwell.core import require
+from stepwell.core import require, saved_state
 from stepwell.core.density import Density, centres
 from stepwell.core.errors import InvalidParameter, Unsupported
 from stepwell.core.feedback import Feedback
@@ -127,5 +127,5 @@ class OverSteps(TimestepSampler):
     def load_state_dict(self, state: State) -> None:
         require_kind(state, self.label)
         for step, sampler in self._stages():
-            sampler.load_state_dict(state[f"from {step}"])
-        self._step = state["step"]
+            sampler.load_state_dict(saved_state.part(state, f"from {step}", self))
+        self._step = saved_state.count(state, "step", self)

@@ -11,7 +11,6 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -54,15 +53,6 @@ def join(plain: Any, tensors: dict[str, Tensor]) -> Any:
     if "dict" in plain:
         return {key: join(branch, tensors) for key, branch in plain["dict"]}
     return [join(branch, tensors) for branch in plain["list"]]
-
-
-def to_device(tree: Any, device: torch.device) -> Any:
-    """The same tree with its tensors on a device."""
-    if isinstance(tree, Tensor):
-        return tree.to(device)
-    if isinstance(tree, dict):
-        return {key: to_device(value, device) for key, value in tree.items()}
-    return [to_device(value, device) for value in tree] if isinstance(tree, list) else tree
 
 
 _NAME = re.compile(r"step-(\d{9})\.safetensors")

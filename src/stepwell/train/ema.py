@@ -10,7 +10,13 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from stepwell.core import require
+from stepwell.core.errors import StepwellError
 from stepwell.models.lora import is_adapter
+
+
+class BadAverages(StepwellError, ValueError):
+    """Averages that are not those of a checkpoint's weights."""
+
 
 KINDS = ("constant", "power")
 
@@ -18,6 +24,12 @@ KINDS = ("constant", "power")
 def averaged_weights(model: Mapping[str, Tensor], average: Sequence[Tensor]) -> dict[str, Tensor]:
     """A checkpoint's weights with their averages in place: of the adapters only, if it has any."""
     names = [name for name in model if is_adapter(name)] or list(model)
+    shapes = [[tuple(tensor.shape) for tensor in part] for part in ((model[name] for name in names), average)]
+    if shapes[0] != shapes[1]:
+        raise BadAverages(
+            "it does not have one average for each of its tensors, of the same shape: it is damaged, or "
+            "something else than training wrote it. Use an earlier checkpoint."
+        )
     return {**model, **dict(zip(names, average, strict=True))}
 
 

@@ -13,8 +13,8 @@ from accelerate.utils import broadcast_object_list
 
 from stepwell.runs.directory import Run
 from stepwell.train import checkpoint
-from stepwell.train.checkpoint import to_device
 from stepwell.train.recorder import Clock, Hooks, LoopSettings, Position, Recorder, TrainingStopped, due
+from stepwell.train.restore import restore
 from stepwell.train.step import Training, train_step
 
 
@@ -110,6 +110,11 @@ def resume(training: Training, run: Run | None, settings: LoopSettings, hooks: H
     if run is not None:
         run.cut_metrics(stored.info["metrics_bytes"])
     hooks.say(f"Resumed at step {stored.info['step']}.")
+    if world == stored.info["world"] > 1 and "ranks" not in stored.tree["pacer"]:
+        hooks.say(
+            "An older version wrote this checkpoint, without the images that ranks other than 0 kept for a "
+            "probe: samplers that measure may go on a little differently."
+        )
     at = Position(stored.info["step"], Clock(stored.info["seconds"]))
     at.warnings.load_state_dict(stored.tree.get("diagnostics", {}))
     return at
@@ -121,23 +126,3 @@ def checkpoint_folder(training: Training, run: Run | None) -> Path:
     if training.accelerator.num_processes > 1:
         broadcast_object_list(shared)
     return Path(str(shared[0]))
-
-
-def restore(training: Training, stored: checkpoint.Checkpoint) -> None:
-    """Put a checkpoint's state back."""
-    network, tree = training.network, stored.tree
-    wanted, kept = (
-        {name: tuple(value.shape) for name, value in tensors.items()}
-        for tensors in (network.state_dict(), tree["model"])
-    )
-    if wanted != kept:
-        differing = sorted(k for k in wanted.keys() | kept.keys() if wanted.get(k) != kept.get(k))
-        raise TrainingStopped(
-            f"the checkpoint of step {stored.info['step']} is of another model: {len(differing)} tensors "
-            f"differ, the first is {differing[0]}. Train with its model, or use another out=."
-        )
-    network.load_state_dict(tree["model"])
-    training.optimizer.load_state_dict(to_device(tree["optimizer"], training.accelerator.device))
-    training.ema.load(tree["ema"])
-    training.pacer.load_state_dict(tree["pacer"])
-    training.pacer.seconds = stored.info.get("sampler_seconds", 0.0)

@@ -194,17 +194,18 @@ class Recorder:
         }
 
     def save(self) -> None:
-        """Write a checkpoint on rank 0: every rank holds the same state."""
+        """Write a checkpoint on rank 0: every rank holds the same state, but for parts of its pacer's."""
         if self._report is not None:
             self._require_finite(self._report)
         with self.at.clock.paused():
+            pacer = self.training.pacer.gathered_state_dict()
             if self.run is not None:
                 network = self.training.network
                 tree = {
                     "model": network.state_dict(),
                     "ema": self.training.ema.average,
                     "optimizer": self.training.optimizer.state_dict(),
-                    "pacer": self.training.pacer.state_dict(),
+                    "pacer": pacer,
                     "diagnostics": self.at.warnings.state_dict(),
                 }
                 info = {

@@ -110,16 +110,18 @@ def _run_directory(what: str, settings: Sequence[str]) -> Path | None:
 
 
 def _finished_run(run: Path) -> Moment:
+    from stepwell.core.tensors import to_device
     from stepwell.recipes.experiment import trained
     from stepwell.recipes.training import accelerator_of, training_of
     from stepwell.train import checkpoint
-    from stepwell.train.checkpoint import to_device
+    from stepwell.train.restore import require_fit
 
     # Training goes on from the last weights; its EMA has their average.
     experiment = trained(run, averaged=False)
     training = training_of(experiment, accelerator_of(experiment.recipe))
     newest, _ = checkpoint.newest(run / "checkpoints")
     assert newest is not None, "`trained` has just read it"
+    require_fit(training, newest)
     training.optimizer.load_state_dict(to_device(newest.tree["optimizer"], training.accelerator.device))
     training.ema.load(newest.tree["ema"])
     return Moment(experiment, training, newest.info["step"])
@@ -127,7 +129,7 @@ def _finished_run(run: Path) -> Moment:
 
 def _checkpoints(run: Path, at: Sequence[int]) -> Iterator[Moment]:
     from stepwell.train.checkpoint import CheckpointError, load
-    from stepwell.train.loop import restore
+    from stepwell.train.restore import restore
 
     experiment, training, _ = _finished_run(run)
     named = run.glob("checkpoints/step-*.safetensors")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from stepwell.core import saved_state
 from stepwell.core.density import Density
 from stepwell.core.feedback import Feedback
 from stepwell.core.probe import GradientSpec
@@ -51,7 +52,7 @@ class AlignmentCredit(Credit):
         return {"gains": self._gains.state_dict()}
 
     def load_state_dict(self, state: State) -> None:
-        self._gains.load_state_dict(state["gains"])
+        self._gains.load_state_dict(saved_state.part(state, "gains", self))
 
 
 MIN_MEASUREMENTS = 3

@@ -11,10 +11,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from stepwell.core import require
-from stepwell.core.errors import InvalidParameter, Unsupported
+from stepwell.core import require, saved_state
+from stepwell.core.errors import InvalidParameter, StateMismatch, Unsupported
 from stepwell.core.feedback import DecreaseSignal, Feedback
-from stepwell.core.probe import DecreaseSpec, Times
+from stepwell.core.probe import DecreaseSpec
 from stepwell.core.sampler import Metrics, State
 from stepwell.core.tensors import PerExample, precise
 from stepwell.core.tick import uniforms
@@ -100,9 +100,11 @@ class DecreaseCredit(Credit):
         return {"queue": self._queue.clone(), "subset": subset}
 
     def load_state_dict(self, state: State) -> None:
-        self._queue = state["queue"].clone()
-        subset: Times = tuple(state["subset"].tolist())
-        self.spec = replace(self.spec, subset=subset)
+        queue = saved_state.tensor(state, "queue", self, (None, len(self.spec.grid)))
+        subset = saved_state.tensor(state, "subset", self, (len(self.spec.subset),))
+        if not bool(((subset >= 0) & (subset < 1)).all()):
+            raise StateMismatch(f"the state that was given to {self} has times outside of [0, 1).")
+        self._queue, self.spec = queue, replace(self.spec, subset=tuple(subset.tolist()))
 
 
 def _reward_metrics(reward: PerExample) -> Metrics:

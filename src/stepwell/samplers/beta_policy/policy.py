@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from stepwell.core import saved_state
+from stepwell.core.errors import StateMismatch
 from stepwell.core.sampler import State
 from stepwell.core.tensors import PerExample
 from stepwell.core.tick import stream_key, uniforms
@@ -22,6 +25,10 @@ LARGEST = 32
 _SIDE, _CHANNELS, _DEPTH = 4, (32, 64, 128), 2
 FIRST_OUTPUT, SMALLEST_SHAPE = 0.5, 1e-5
 """As in the official code: a = b = softplus(0.5) + 1e-5 = 0.974087 at first."""
+
+_OWNER = "beta-policy's network"
+_KIND = re.compile(r"any|[1-9]\d{0,5}/[0-3]")
+"""One density for all examples, or the channels and the sides of an example."""
 
 _Operation = Callable[..., Tensor]
 _CONVOLUTION: tuple[_Operation, ...] = (F.conv1d, F.conv2d, F.conv3d)
@@ -201,10 +208,11 @@ class Adam:
     @torch.no_grad()
     def load_state_dict(self, state: State) -> None:
         for name, parameter in self.network.named_parameters():
-            parameter.copy_(state["weights"][name])
-            self.first[name].copy_(state["first"][name])
-            self.second[name].copy_(state["second"][name])
-        self.steps = state["steps"]
+            kept = {"weights": parameter, "first": self.first[name], "second": self.second[name]}
+            for kind, own in kept.items():
+                saved = saved_state.part(state, kind, _OWNER)
+                own.copy_(saved_state.tensor(saved, name, _OWNER, tuple(own.shape)))
+        self.steps = saved_state.count(state, "steps", _OWNER)
 
 
 class Policy:
@@ -259,11 +267,14 @@ class Policy:
         return {kind: trained.state_dict() for kind, trained in self._trained.items()}
 
     def load_state_dict(self, state: State) -> None:
-        self._trained = {}
-        for kind, saved in state.items():
+        trained: dict[str, Adam] = {}
+        for kind in state:
+            if not _KIND.fullmatch(str(kind)):
+                raise StateMismatch(f"the state that was given to {_OWNER} has a network for {kind!r}.")
             # The weights come with the state, whatever they started from.
-            self._trained[kind] = self._new(kind, 0, torch.device("cpu"))
-            self._trained[kind].load_state_dict(saved)
+            trained[kind] = self._new(kind, 0, torch.device("cpu"))
+            trained[kind].load_state_dict(saved_state.part(state, kind, _OWNER))
+        self._trained = trained
 
 
 def _outputs(trained: Adam, x: Tensor) -> Tensor:
@@ -272,7 +283,8 @@ def _outputs(trained: Adam, x: Tensor) -> Tensor:
     # A mixed-precision loop around the draw would run the convolutions in bfloat16.
     with _full_precision(x.device):
         outputs: Tensor = trained.network(x)
-        return outputs
+    # An example that is not finite has the first density: its timestep is a number, and its loss tells.
+    return torch.where(outputs.isfinite().all(1, keepdim=True), outputs, FIRST_OUTPUT)
 
 
 def initial_shapes() -> Tensor:

@@ -43,6 +43,9 @@ class Credit(ABC):
 
     spec: ProbeSpec
 
+    def __str__(self) -> str:
+        return "beta-policy's reward"
+
     @abstractmethod
     def learn(self, feedback: Feedback) -> tuple[PolicyLoss, Metrics]:
         """Take in a measurement: the loss for the next policy step, and metrics."""

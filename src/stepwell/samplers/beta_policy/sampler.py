@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stepwell.core import require
+from stepwell.core import require, saved_state
 from stepwell.core.density import Table, centres
 from stepwell.core.errors import InvalidParameter, Unsupported
 from stepwell.core.feedback import Feedback
@@ -252,6 +252,6 @@ class BetaPolicy(TimestepSampler):
 
     def load_state_dict(self, state: State) -> None:
         require_kind(state, self.label)
-        self._policy.load_state_dict(state["policy"])
-        self._credit.load_state_dict(state["credit"])
-        self._shapes = state["shapes"].clone()
+        self._policy.load_state_dict(saved_state.part(state, "policy", self))
+        self._credit.load_state_dict(saved_state.part(state, "credit", self))
+        self._shapes = saved_state.tensor(state, "shapes", self, (None, 2))
