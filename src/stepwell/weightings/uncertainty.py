@@ -14,7 +14,7 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from stepwell.core import require
+from stepwell.core import require, saved_state
 from stepwell.core.feedback import Feedback, usable_losses
 from stepwell.core.loss_curve import LossCurve
 from stepwell.core.pending import Pending
@@ -130,9 +130,11 @@ class Learned(Uncertainty):
 
     def load_state_dict(self, state: State) -> None:
         require_kind(state, self.label, "weighting")
-        self._updates = int(state["updates"])
-        for name in _STATISTICS:
-            setattr(self, f"_{name}", state[name].clone())
+        shapes = {name: tuple(getattr(self, f"_{name}").shape) for name in _STATISTICS}
+        read = {name: saved_state.tensor(state, name, self, shape) for name, shape in shapes.items()}
+        self._updates = saved_state.count(state, "updates", self)
+        for name, value in read.items():
+            setattr(self, f"_{name}", value)
 
 
 _STATISTICS = ("level", "layer", "first", "second")
@@ -201,8 +203,9 @@ class RunningMean(Uncertainty):
 
     def load_state_dict(self, state: State) -> None:
         require_kind(state, self.label, "weighting")
-        self._seen, self._made_at = int(state["seen"]), int(state["made_at"])
-        self._log = state["log"].clone()
+        seen, made_at = (saved_state.count(state, name, self) for name in ("seen", "made_at"))
+        log = saved_state.tensor(state, "log", self, tuple(self._log.shape))
+        self._seen, self._made_at, self._log = seen, made_at, log
         self._curve.load_state_dict(state)
         self._pending.load_state_dict(state)
 
