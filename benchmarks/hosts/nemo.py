@@ -114,7 +114,7 @@ if __name__ == "__main__":
             ran="FlowMatchingPipeline (step, sample_timesteps, compute_loss), SimpleAdapter, "
             "diffusers' WanTransformer3DModel",
             left_out="TrainDiffusionRecipe: its loop is written again in six lines, without meshes and "
-            "checkpoints; the diff of its page fits its source, which compiles. The network is tiny and random.",
+            "checkpoints; the diff of the page fits its source, which compiles. A tiny random network.",
             diff=DIFF,
             published=lambda updates, tape: Run(with_pacer=False).train(islice(batches(), updates), tape),
             paced=lambda updates, tape: Run(with_pacer=True).train(islice(batches(), updates), tape),
