@@ -59,7 +59,7 @@ class Trainer(host.ZImageNetworkTrainer):
         # Its own initialisation leaves these two empty.
         for token in (model.x_pad_token, model.cap_pad_token):
             torch.nn.init.zeros_(token)
-        # A LoRA of 60 updates changes little: the random network itself errs more at some times than at others.
+        # A LoRA of 60 updates changes little: the random network errs more at some times than at others.
         torch.nn.init.normal_(model.t_embedder.mlp[2].weight, std=8.0)
         return model
 
