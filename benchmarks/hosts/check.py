@@ -4,7 +4,8 @@ A script `benchmarks/hosts/NAME.py` makes one `Host` and calls `main(host)`. `ru
 own environment, in the folder `.hosts/NAME`, so that `source/` there is the checkout of its `SOURCE`:
 
     from hosts.check import Host, Tape, main
-    from hosts.patch import diff_of, patched          # patched(source, diff): a file after the page's diff
+    from hosts.patch import diff_of
+    from hosts.scripts import load                    # load(path, diff): a published script after the diff
 
     SOURCE = ("owner/name", "40 digits of a commit")  # only if files are needed that its package lacks
 
@@ -49,12 +50,14 @@ from stepwell.pacer.pace import Pace
 UPDATES = 60
 LAST = 10
 """Updates whose mean is the final loss."""
+BY_LOSSES = "loss-root"
+"""Follows the losses also where `auto` stays at the reference because little is saved."""
 ROUNDS, SETTLED = 6, 10
 """Blocks of each kind that are timed, and the updates at the start of a block that are not."""
 
 
 class Tape:
-    """The losses that a host reports, one for each update, and when."""
+    """The losses that a host reports, one for each update, and the processor time until then."""
 
     def __init__(self) -> None:
         self.losses: list[float] = []
@@ -62,11 +65,11 @@ class Tape:
 
     def __call__(self, loss: float | torch.Tensor) -> None:
         self.losses.append(float(loss))
-        self._times.append(time.perf_counter())
+        self._times.append(time.process_time())
 
     @property
     def seconds(self) -> float:
-        """The mean update, without the first ones."""
+        """The processor time of the mean update, without the first ones: other processes do not count."""
         timed = self._times[SETTLED:]
         return (timed[-1] - timed[0]) / (len(timed) - 1)
 
@@ -109,12 +112,16 @@ class Recording:
 
 
 @contextmanager
-def recorded(corrected: bool = True) -> Iterator[Recording]:
-    """Keep what `stepwell.Pacer` makes and draws meanwhile; without corrections every weight is 1."""
+def recorded(corrected: bool = True, instead: str = "") -> Iterator[Recording]:
+    """Keep what `stepwell.Pacer` makes and draws meanwhile; without corrections every weight is 1.
+
+    `instead` is the name of a sampler for the one that the host's lines ask for.
+    """
     kept = Recording()
 
     class Recorder(Pacer):
         def __init__(self, sampler: Any = "auto", process: Any = None, *args: Any, **kwargs: Any) -> None:
+            sampler = instead or sampler
             if not corrected:
                 sampler = stepwell.sampler(sampler, process, unbiased=False)
             super().__init__(sampler, process, *args, **kwargs)
@@ -130,6 +137,19 @@ def recorded(corrected: bool = True) -> Iterator[Recording]:
 
     with mock.patch.object(stepwell, "Pacer", Recorder):
         yield kept
+
+
+@contextmanager
+def taped_backward(tape: Tape) -> Iterator[None]:
+    """Give the tape every loss that `backward` is called on, for hosts that report theirs nowhere."""
+    backward = torch.Tensor.backward
+
+    def with_tape(loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+        backward(loss, *args, **kwargs)
+        tape(loss.detach())
+
+    with mock.patch.object(torch.Tensor, "backward", with_tape):
+        yield
 
 
 def trained(train: Train, updates: int = UPDATES) -> Tape:
@@ -171,12 +191,8 @@ def lines_changed(diff: str) -> int:
     return max(added, removed)
 
 
-def quarters(pacer: Pacer) -> list[float]:
-    """The mass of the pacer's density in each quarter of unit time, from data to noise."""
-    return _quarters(pacer.sampler.density)
-
-
 def _quarters(density: Callable[[torch.Tensor], torch.Tensor]) -> list[float]:
+    """The mass of a density in each quarter of unit time, from data to noise."""
     u = (torch.arange(4000, dtype=torch.float64) + 0.5) / 4000
     return [round(float(part.double().mean() / 4), 4) for part in density(u.float()).chunk(4)]
 
@@ -188,7 +204,9 @@ def row(host: Host) -> dict[str, Any]:
     with recorded() as kept:
         learned = trained(host.paced)
     pacer = kept.pacers[0]
-    resumed = None if host.resumed is None else _resumes(host.resumed, kept.paces)
+    with recorded(instead=BY_LOSSES) as moved:
+        trained(host.paced)
+    resumed = None if host.resumed is None else _resumed(host.resumed, kept.paces)
     pairs = [_pair(host, number) for number in range(ROUNDS)]
     ratios = sorted(paced.seconds / published.seconds for published, paced in pairs)
     return {
@@ -202,9 +220,13 @@ def row(host: Host) -> dict[str, Any]:
         "overhead": {"ratio": median(ratios), "least": ratios[0], "most": ratios[-1], "rounds": ROUNDS},
         "milliseconds_of_an_update": 1000 * median(published.seconds for published, _ in pairs),
         "sampler": repr(pacer.sampler),
-        "mass_by_quarter": {"before": _quarters(pacer.process.reference.pdf), "after": quarters(pacer)},
+        "mass_by_quarter": {
+            "before": _quarters(pacer.process.reference.pdf),
+            "after": _quarters(pacer.sampler.density),
+            BY_LOSSES: _quarters(moved.pacers[0].sampler.density),
+        },
         "final_loss": {"published": pairs[0][0].final, "paced": learned.final},
-        "resumed_exactly": resumed,
+        "resumed": resumed,
         "seconds": time.perf_counter() - started,
     }
 
@@ -217,14 +239,15 @@ def _pair(host: Host, number: int) -> tuple[Tape, Tape]:
     return trained(host.published), trained(host.paced)
 
 
-def _resumes(train: Train, uninterrupted: list[Pace]) -> bool:
+def _resumed(train: Train, uninterrupted: list[Pace]) -> str:
+    """How many of the draws after the resume are those of a run that was not interrupted."""
     with recorded() as kept:
         trained(train)
-    if len(kept.pacers) < 2:
-        raise SystemExit("`resumed` has made one Pacer only: it begins anew after half of the updates.")
-    return len(kept.paces) == len(uninterrupted) and all(
-        torch.equal(one.u, other.u) for one, other in zip(kept.paces, uninterrupted, strict=True)
-    )
+    if len(kept.pacers) != 2 or len(kept.paces) != len(uninterrupted):
+        raise SystemExit("`resumed` makes two Pacers, and no more draws than a run that is not interrupted.")
+    same = [torch.equal(one.u, other.u) for one, other in zip(kept.paces, uninterrupted, strict=True)]
+    half = len(same) // 2
+    return f"{(same[half:] + [False]).index(False)} of {len(same) - half} draws"
 
 
 def main(host: Host) -> None:
