@@ -56,6 +56,10 @@ ROUNDS, SETTLED = 6, 10
 """Blocks of each kind that are timed, and the updates at the start of a block that are not."""
 
 
+class Stopped(Exception):
+    """A training was interrupted on purpose, to resume it."""
+
+
 class Tape:
     """The losses that a host reports, one for each update, and the processor time until then."""
 
@@ -66,6 +70,16 @@ class Tape:
     def __call__(self, loss: float | torch.Tensor) -> None:
         self.losses.append(float(loss))
         self._times.append(time.process_time())
+
+    def until(self, updates: int) -> Callable[[float | torch.Tensor], None]:
+        """This tape, which interrupts the training in the update after so many."""
+
+        def note(loss: float | torch.Tensor) -> None:
+            if len(self.losses) == updates:
+                raise Stopped
+            self(loss)
+
+        return note
 
     @property
     def seconds(self) -> float:
@@ -105,10 +119,15 @@ class Host:
 
 @dataclass
 class Recording:
-    """The pacers that a training made, and everything that they drew."""
+    """The pacers that a training made, and everything that each of them drew."""
 
     pacers: list[Pacer] = field(default_factory=list)
-    paces: list[Pace] = field(default_factory=list)
+    draws: list[list[Pace]] = field(default_factory=list)
+
+    @property
+    def paces(self) -> list[Pace]:
+        """The draws of all pacers, one after the other."""
+        return [pace for drawn in self.draws for pace in drawn]
 
 
 @contextmanager
@@ -126,13 +145,15 @@ def recorded(corrected: bool = True, instead: str = "") -> Iterator[Recording]:
                 sampler = stepwell.sampler(sampler, process, unbiased=False)
             super().__init__(sampler, process, *args, **kwargs)
             kept.pacers.append(self)
+            self.drawn: list[Pace] = []
+            kept.draws.append(self.drawn)
 
         def draw(self, *args: Any, **kwargs: Any) -> Pace:
             before = torch.get_rng_state()
             pace = super().draw(*args, **kwargs)
             if not torch.equal(torch.get_rng_state(), before):
                 raise SystemExit("the Pacer has used torch's global random numbers, which are the host's.")
-            kept.paces.append(pace)
+            self.drawn.append(pace)
             return pace
 
     with mock.patch.object(stepwell, "Pacer", Recorder):
@@ -140,13 +161,13 @@ def recorded(corrected: bool = True, instead: str = "") -> Iterator[Recording]:
 
 
 @contextmanager
-def taped_backward(tape: Tape) -> Iterator[None]:
-    """Give the tape every loss that `backward` is called on, for hosts that report theirs nowhere."""
+def taped_backward(tape: Callable[[torch.Tensor], None]) -> Iterator[None]:
+    """Give the tape every loss that `backward` is called on, for hosts whose `main` returns nothing."""
     backward = torch.Tensor.backward
 
     def with_tape(loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:
-        backward(loss, *args, **kwargs)
         tape(loss.detach())
+        backward(loss, *args, **kwargs)
 
     with mock.patch.object(torch.Tensor, "backward", with_tape):
         yield
@@ -240,14 +261,17 @@ def _pair(host: Host, number: int) -> tuple[Tape, Tape]:
 
 
 def _resumed(train: Train, uninterrupted: list[Pace]) -> str:
-    """How many of the draws after the resume are those of a run that was not interrupted."""
+    """How many draws in a row, after a resume, are those of a run that was not interrupted."""
     with recorded() as kept:
         trained(train)
-    if len(kept.pacers) != 2 or len(kept.paces) != len(uninterrupted):
-        raise SystemExit("`resumed` makes two Pacers, and no more draws than a run that is not interrupted.")
-    same = [torch.equal(one.u, other.u) for one, other in zip(kept.paces, uninterrupted, strict=True)]
-    half = len(same) // 2
-    return f"{(same[half:] + [False]).index(False)} of {len(same) - half} draws"
+    if len(kept.pacers) != 2:
+        raise SystemExit(
+            f"`resumed` has made {len(kept.pacers)} pacers: one before the resume, one after it."
+        )
+    after = kept.draws[1]
+    expected = uninterrupted[len(uninterrupted) - len(after) :]
+    same = [torch.equal(one.u, other.u) for one, other in zip(after, expected, strict=True)]
+    return f"{[*same, False].index(False)} of {len(after)} draws"
 
 
 def main(host: Host) -> None:

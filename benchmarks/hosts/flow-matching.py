@@ -74,7 +74,8 @@ def paced(updates: int, tape: Tape) -> None:
 @contextmanager
 def fed(paces: Iterator[Pace]) -> Iterator[None]:
     """`torch.torch.rand`, by which the loop draws t and nothing else."""
-    with mock.patch.object(torch, "torch", SimpleNamespace(rand=lambda count: 1 - next(paces).u)):
+    alias = SimpleNamespace(**{**vars(torch), "rand": lambda count: 1 - next(paces).u})
+    with mock.patch.object(torch, "torch", alias):
         yield
 
 

@@ -169,12 +169,14 @@ HOW = (
     "Each host in an environment of its own, on the CPU with one thread: 60 updates of a tiny random model "
     "as published, with the Pacer (`auto`) by the lines of its page, and again as published with its own "
     "draw replaced by the times that the Pacer drew; the losses of these two are compared bit for bit "
-    "(uncorrected, so that weights are 1). Overhead: processor seconds of an update with the Pacer over those "
-    "without, in blocks of 60 updates in turn in one process: the median of six pairs, and their range. The models "
-    "are tiny, so an update is short, and the Pacer's milliseconds weigh more than in real training. Losses "
-    "are means of the last ten updates of one seed: they say that it trains, not which is better. Masses are "
-    "of the quarters of unit time, from data to noise; `auto` stays at the objective's own where it would save "
-    "less than 2 % of the variance, `loss-root` follows the losses anyway."
+    "(uncorrected, so that weights are 1). Overhead: processor seconds of an update with the Pacer over "
+    "those without, in blocks of 60 updates in turn in one process: the median of six pairs, and their "
+    "range. The models are tiny, so an update is short, and the Pacer's milliseconds weigh more than in real "
+    "training. Masses are those of the quarters of unit time, from data to noise; `auto` stays at the "
+    "objective's own where it would save less than 2 % of the variance, `loss-root` follows the losses "
+    "anyway. Losses are means of the last ten updates of one seed: they say that it trains, not which is "
+    "better. After a resume: how many draws in a row, of the 30 that were left, are those of a run that was "
+    "not interrupted; `auto` learns from losses, so that hosts that shuffle anew draw anew, too."
 )
 
 

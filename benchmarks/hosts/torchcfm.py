@@ -72,9 +72,7 @@ main(
             "its script `train_cifar10.py`, whole: `ExactOptimalTransportConditionalFlowMatcher`, "
             "`UNetModelWrapper` (32 channels), warm-up, clipping, EMA"
         ),
-        left_out=(
-            "CIFAR-10 (64 random images of 16x16 instead), generated samples and checkpoints (`--save_step=0`)"
-        ),
+        left_out=("CIFAR-10 (64 random images of 16x16 instead), samples and checkpoints (`--save_step=0`)"),
         diff=DIFF,
         published=published,
         paced=paced,
