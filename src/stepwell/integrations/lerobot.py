@@ -36,7 +36,7 @@ def process_of(policy: nn.Module) -> FlowProcess:
 
 
 def loss_at(policy: nn.Module) -> NetworkLoss:
-    """The losses of a policy at chosen times: x0 are its actions, the condition all else that its model gets."""
+    """The losses of a policy at chosen times: x0 are actions, the condition is what else its model gets."""
     process, model = process_of(policy), _model_of(policy)
 
     def losses(x0: Tensor, noise: Tensor, u: PerExample, condition: Any) -> PerExample:
