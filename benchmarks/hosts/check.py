@@ -52,8 +52,8 @@ LAST = 10
 """Updates whose mean is the final loss."""
 BY_LOSSES = "loss-root"
 """Follows the losses also where `auto` stays at the reference because little is saved."""
-ROUNDS, SETTLED = 6, 10
-"""Blocks of each kind that are timed, and the updates at the start of a block that are not."""
+ROUNDS, BLOCK, SETTLED = 5, 30, 10
+"""Blocks of each kind that are timed, their updates, and how many of those at the start are not."""
 
 
 class Stopped(Exception):
@@ -68,7 +68,7 @@ class Tape:
         self._times: list[float] = []
 
     def __call__(self, loss: float | torch.Tensor) -> None:
-        self.losses.append(float(loss))
+        self.losses.append(float(loss.detach() if isinstance(loss, torch.Tensor) else loss))
         self._times.append(time.process_time())
 
     def until(self, updates: int) -> Callable[[float | torch.Tensor], None]:
@@ -186,8 +186,11 @@ def trained(train: Train, updates: int = UPDATES) -> Tape:
     return tape
 
 
-def bit_equal_when_fed(host: Host) -> bool:
-    """Whether the host without the Pacer, at the Pacer's times, has the same losses to the last bit."""
+def bit_equal_when_fed(host: Host, published: Tape) -> bool:
+    """Whether the host without the Pacer, at the Pacer's times, has the same losses to the last bit.
+
+    `published` is the training with the host's own draws, which must differ.
+    """
     with recorded(corrected=False) as kept:
         paced = trained(host.paced)
     if len(kept.pacers) != 1 or any(bool((pace.weight != 1).any()) for pace in kept.paces):
@@ -199,7 +202,7 @@ def bit_equal_when_fed(host: Host) -> bool:
         fed = trained(host.published)
     if none.pacers or next(paces, None) is not None:
         raise SystemExit("the published loop has made a Pacer, or has not taken every recorded draw.")
-    if fed.losses == trained(host.published).losses:
+    if fed.losses == published.losses:
         raise SystemExit("feeding the recorded times changed no loss: the host draws somewhere else.")
     return fed.losses == paced.losses
 
@@ -221,7 +224,8 @@ def _quarters(density: Callable[[torch.Tensor], torch.Tensor]) -> list[float]:
 def row(host: Host) -> dict[str, Any]:
     """Everything that is measured of one host."""
     started = time.perf_counter()
-    equal = bit_equal_when_fed(host)
+    published = trained(host.published)
+    equal = bit_equal_when_fed(host, published)
     with recorded() as kept:
         learned = trained(host.paced)
     pacer = kept.pacers[0]
@@ -229,7 +233,7 @@ def row(host: Host) -> dict[str, Any]:
         trained(host.paced)
     resumed = None if host.resumed is None else _resumed(host.resumed, kept.paces)
     pairs = [_pair(host, number) for number in range(ROUNDS)]
-    ratios = sorted(paced.seconds / published.seconds for published, paced in pairs)
+    ratios = sorted(paced / without for without, paced in pairs)
     return {
         "host": host.name,
         "version": host.version,
@@ -239,25 +243,25 @@ def row(host: Host) -> dict[str, Any]:
         "bit_equal_when_fed": equal,
         "lines_changed": lines_changed(host.diff),
         "overhead": {"ratio": median(ratios), "least": ratios[0], "most": ratios[-1], "rounds": ROUNDS},
-        "milliseconds_of_an_update": 1000 * median(published.seconds for published, _ in pairs),
+        "milliseconds_of_an_update": 1000 * median(without for without, _ in pairs),
         "sampler": repr(pacer.sampler),
         "mass_by_quarter": {
             "before": _quarters(pacer.process.reference.pdf),
             "after": _quarters(pacer.sampler.density),
             BY_LOSSES: _quarters(moved.pacers[0].sampler.density),
         },
-        "final_loss": {"published": pairs[0][0].final, "paced": learned.final},
+        "final_loss": {"published": published.final, "paced": learned.final},
         "resumed": resumed,
         "seconds": time.perf_counter() - started,
     }
 
 
-def _pair(host: Host, number: int) -> tuple[Tape, Tape]:
-    """One block without the Pacer and one with it; which comes first alternates."""
+def _pair(host: Host, number: int) -> tuple[float, float]:
+    """Seconds of an update in a block without the Pacer and in one with it; which is first alternates."""
     if number % 2:
-        paced = trained(host.paced)
-        return trained(host.published), paced
-    return trained(host.published), trained(host.paced)
+        paced = trained(host.paced, BLOCK).seconds
+        return trained(host.published, BLOCK).seconds, paced
+    return trained(host.published, BLOCK).seconds, trained(host.paced, BLOCK).seconds
 
 
 def _resumed(train: Train, uninterrupted: list[Pace]) -> str:

@@ -24,14 +24,14 @@ SOURCE = ("huggingface/diffusers", "d035dcd7cc7c88e0a154609b62887d50bba9fdc2")
 SCRIPT = Path("source/examples/unconditional_image_generation/train_unconditional.py")
 DIFF = diff_of("diffusers-scripts", "train_unconditional.py")
 Note = Callable[[torch.Tensor], None]
-BATCH = 16
+BATCH = 8
 TINY = {
     "_class_name": "UNet2DModel",
-    "sample_size": 16,
+    "sample_size": 8,
     "in_channels": 3,
     "out_channels": 3,
     "layers_per_block": 1,
-    "block_out_channels": [32, 64],
+    "block_out_channels": [16, 32],
     "down_block_types": ["DownBlock2D", "AttnDownBlock2D"],
     "up_block_types": ["AttnUpBlock2D", "UpBlock2D"],
     "norm_num_groups": 8,
@@ -44,10 +44,10 @@ def train(folder: Path, updates: int, tape: Note, diff: str, *more: str) -> None
     model.mkdir(exist_ok=True)
     (model / "config.json").write_text(json.dumps(TINY))
     if not (folder / "images").exists():
-        write_pictures(folder / "images", updates * BATCH, size=16)
+        write_pictures(folder / "images", updates * BATCH, size=8)
     module = load(SCRIPT, diff)
     words = [f"--train_data_dir={folder}/images", f"--cache_dir={folder}/cache", f"--output_dir={folder}/out"]
-    words += [f"--model_config_name_or_path={model}", f"--train_batch_size={BATCH}", "--resolution=16"]
+    words += [f"--model_config_name_or_path={model}", f"--train_batch_size={BATCH}", "--resolution=8"]
     words += ["--center_crop", "--num_epochs=1", "--learning_rate=0.001", "--lr_warmup_steps=0", "--use_ema"]
     words += ["--ddpm_num_inference_steps=2", "--eval_batch_size=1", "--checkpointing_steps=30"]
     with arguments(*words, *more), taped_backward(tape):
@@ -95,10 +95,10 @@ main(
         name="diffusers, unconditional",
         version=f"diffusers {version('diffusers')}",
         ran=(
-            "its script `train_unconditional.py`, whole: `UNet2DModel` (32 and 64 channels), "
+            "its script `train_unconditional.py`, whole: `UNet2DModel` (16 and 32 channels), "
             "`DDPMScheduler`, `EMAModel`, accelerate, data sets, checkpoints, tensorboard, a picture"
         ),
-        left_out="nothing of the script; the data are 960 random images of 16x16",
+        left_out="nothing of the script; the data are 480 random images of 8x8",
         diff=DIFF,
         published=published,
         paced=paced,

@@ -22,7 +22,7 @@ from stepwell.pacer.pace import Pace
 
 SOURCE = ("facebookresearch/flow_matching", "11568d37f8d5a080e12aa7b5305d9c35ae07d136")
 EXAMPLE = Path("source/examples/image")
-BATCH, IMAGES = 16, 240
+BATCH, IMAGES = 8, 80
 DIFFS = {name: diff_of("flow-matching", name) for name in ("train.py", "training/train_loop.py")}
 TINY = {
     "in_channels": 3,
@@ -46,7 +46,7 @@ def train(updates: int, tape: Tape, paced: bool) -> None:
     script.train_one_epoch = loop.train_one_epoch
     epochs = updates // (IMAGES // BATCH)
     with tempfile.TemporaryDirectory() as folder:
-        write_pictures(Path(folder) / "images", IMAGES, size=16, classes=2)
+        write_pictures(Path(folder) / "images", IMAGES, size=8, classes=2)
         words = [
             "--dataset=imagenet",
             f"--data_path={folder}/images",
@@ -87,7 +87,7 @@ main(
             "its script `examples/image/train.py`, whole: `train_one_epoch`, `CondOTProbPath`, `UNetModel` "
             "(32 channels), `EMA`, gradient scaler, labels dropped at random"
         ),
-        left_out="ImageNet (240 random images instead), its evaluation (`--eval_frequency=-1`)",
+        left_out="ImageNet (80 random images of 8x8 instead), its evaluation (`--eval_frequency=-1`)",
         diff="\n".join(DIFFS.values()),
         published=published,
         paced=paced,

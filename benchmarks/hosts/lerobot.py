@@ -173,7 +173,7 @@ main(
         version=f"lerobot {version('lerobot')}",
         ran=(
             "its script `lerobot_train.py`, whole: `SmolVLAPolicy` (width 32, a random SmolVLM of two "
-            "layers), `VLAFlowMatching`, `update_policy`, `LeRobotDataset`, processors, optimizer and schedule"
+            "layers), `VLAFlowMatching`, `update_policy`, `LeRobotDataset`, processors, optimizer"
         ),
         left_out=(
             "0.4.4 is the newest version for Python 3.11, and was installed without its own limit on torch; "

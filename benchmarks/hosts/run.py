@@ -170,7 +170,7 @@ HOW = (
     "as published, with the Pacer (`auto`) by the lines of its page, and again as published with its own "
     "draw replaced by the times that the Pacer drew; the losses of these two are compared bit for bit "
     "(uncorrected, so that weights are 1). Overhead: processor seconds of an update with the Pacer over "
-    "those without, in blocks of 60 updates in turn in one process: the median of six pairs, and their "
+    "those without, in blocks of 30 updates in turn in one process: the median of five pairs, and their "
     "range. The models are tiny, so an update is short, and the Pacer's milliseconds weigh more than in real "
     "training. Masses are those of the quarters of unit time, from data to noise; `auto` stays at the "
     "objective's own where it would save less than 2 % of the variance, `loss-root` follows the losses "

@@ -22,8 +22,8 @@ SOURCE = ("atong01/conditional-flow-matching", "3fd278f9ef2f02e17e107e5769130b6c
 SCRIPT = Path("source/examples/images/cifar10/train_cifar10.py")
 BATCH = 8
 COARSE = torch.rand(64, 3, 4, 4, generator=torch.Generator().manual_seed(1)) * 2 - 1
-IMAGES = torch.utils.data.TensorDataset(torch.nn.functional.interpolate(COARSE, 16), torch.zeros(64))
-"""Coarse squares [3, 16, 16] in [-1, 1], where the script asks for CIFAR-10."""
+IMAGES = torch.utils.data.TensorDataset(torch.nn.functional.interpolate(COARSE, 8), torch.zeros(64))
+"""Coarse squares [3, 8, 8] in [-1, 1], where the script asks for CIFAR-10."""
 DIFF = diff_of("torchcfm")
 
 
@@ -72,7 +72,7 @@ main(
             "its script `train_cifar10.py`, whole: `ExactOptimalTransportConditionalFlowMatcher`, "
             "`UNetModelWrapper` (32 channels), warm-up, clipping, EMA"
         ),
-        left_out=("CIFAR-10 (64 random images of 16x16 instead), samples and checkpoints (`--save_step=0`)"),
+        left_out=("CIFAR-10 (64 random images of 8x8 instead), samples and checkpoints (`--save_step=0`)"),
         diff=DIFF,
         published=published,
         paced=paced,
