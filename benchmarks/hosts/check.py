@@ -4,7 +4,8 @@ A script `benchmarks/hosts/NAME.py` makes one `Host` and calls `main(host)`. `ru
 own environment, in the folder `.hosts/NAME`, so that `source/` there is the checkout of its `SOURCE`:
 
     from hosts.check import Host, Tape, main
-    from hosts.patch import diff_of, patched          # patched(source, diff): a file after the page's diff
+    from hosts.patch import diff_of
+    from hosts.scripts import load                    # load(path, diff): a published script after the diff
 
     SOURCE = ("owner/name", "40 digits of a commit")  # only if files are needed that its package lacks
 
@@ -49,24 +50,40 @@ from stepwell.pacer.pace import Pace
 UPDATES = 60
 LAST = 10
 """Updates whose mean is the final loss."""
-ROUNDS, SETTLED = 6, 10
-"""Blocks of each kind that are timed, and the updates at the start of a block that are not."""
+BY_LOSSES = "loss-root"
+"""Follows the losses also where `auto` stays at the reference because little is saved."""
+ROUNDS, BLOCK, SETTLED = 5, 30, 10
+"""Blocks of each kind that are timed, their updates, and how many of those at the start are not."""
+
+
+class Stopped(Exception):
+    """A training was interrupted on purpose, to resume it."""
 
 
 class Tape:
-    """The losses that a host reports, one for each update, and when."""
+    """The losses that a host reports, one for each update, and the processor time until then."""
 
     def __init__(self) -> None:
         self.losses: list[float] = []
         self._times: list[float] = []
 
     def __call__(self, loss: float | torch.Tensor) -> None:
-        self.losses.append(float(loss))
-        self._times.append(time.perf_counter())
+        self.losses.append(float(loss.detach() if isinstance(loss, torch.Tensor) else loss))
+        self._times.append(time.process_time())
+
+    def until(self, updates: int) -> Callable[[float | torch.Tensor], None]:
+        """This tape, which interrupts the training in the update after so many."""
+
+        def note(loss: float | torch.Tensor) -> None:
+            if len(self.losses) == updates:
+                raise Stopped
+            self(loss)
+
+        return note
 
     @property
     def seconds(self) -> float:
-        """The mean update, without the first ones."""
+        """The processor time of the mean update, without the first ones: other processes do not count."""
         timed = self._times[SETTLED:]
         return (timed[-1] - timed[0]) / (len(timed) - 1)
 
@@ -102,34 +119,58 @@ class Host:
 
 @dataclass
 class Recording:
-    """The pacers that a training made, and everything that they drew."""
+    """The pacers that a training made, and everything that each of them drew."""
 
     pacers: list[Pacer] = field(default_factory=list)
-    paces: list[Pace] = field(default_factory=list)
+    draws: list[list[Pace]] = field(default_factory=list)
+
+    @property
+    def paces(self) -> list[Pace]:
+        """The draws of all pacers, one after the other."""
+        return [pace for drawn in self.draws for pace in drawn]
 
 
 @contextmanager
-def recorded(corrected: bool = True) -> Iterator[Recording]:
-    """Keep what `stepwell.Pacer` makes and draws meanwhile; without corrections every weight is 1."""
+def recorded(corrected: bool = True, instead: str = "") -> Iterator[Recording]:
+    """Keep what `stepwell.Pacer` makes and draws meanwhile; without corrections every weight is 1.
+
+    `instead` is the name of a sampler for the one that the host's lines ask for.
+    """
     kept = Recording()
 
     class Recorder(Pacer):
         def __init__(self, sampler: Any = "auto", process: Any = None, *args: Any, **kwargs: Any) -> None:
+            sampler = instead or sampler
             if not corrected:
                 sampler = stepwell.sampler(sampler, process, unbiased=False)
             super().__init__(sampler, process, *args, **kwargs)
             kept.pacers.append(self)
+            self.drawn: list[Pace] = []
+            kept.draws.append(self.drawn)
 
         def draw(self, *args: Any, **kwargs: Any) -> Pace:
             before = torch.get_rng_state()
             pace = super().draw(*args, **kwargs)
             if not torch.equal(torch.get_rng_state(), before):
                 raise SystemExit("the Pacer has used torch's global random numbers, which are the host's.")
-            kept.paces.append(pace)
+            self.drawn.append(pace)
             return pace
 
     with mock.patch.object(stepwell, "Pacer", Recorder):
         yield kept
+
+
+@contextmanager
+def taped_backward(tape: Callable[[torch.Tensor], None]) -> Iterator[None]:
+    """Give the tape every loss that `backward` is called on, for hosts whose `main` returns nothing."""
+    backward = torch.Tensor.backward
+
+    def with_tape(loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+        tape(loss.detach())
+        backward(loss, *args, **kwargs)
+
+    with mock.patch.object(torch.Tensor, "backward", with_tape):
+        yield
 
 
 def trained(train: Train, updates: int = UPDATES) -> Tape:
@@ -145,8 +186,11 @@ def trained(train: Train, updates: int = UPDATES) -> Tape:
     return tape
 
 
-def bit_equal_when_fed(host: Host) -> bool:
-    """Whether the host without the Pacer, at the Pacer's times, has the same losses to the last bit."""
+def bit_equal_when_fed(host: Host, published: Tape) -> bool:
+    """Whether the host without the Pacer, at the Pacer's times, has the same losses to the last bit.
+
+    `published` is the training with the host's own draws, which must differ.
+    """
     with recorded(corrected=False) as kept:
         paced = trained(host.paced)
     if len(kept.pacers) != 1 or any(bool((pace.weight != 1).any()) for pace in kept.paces):
@@ -158,7 +202,7 @@ def bit_equal_when_fed(host: Host) -> bool:
         fed = trained(host.published)
     if none.pacers or next(paces, None) is not None:
         raise SystemExit("the published loop has made a Pacer, or has not taken every recorded draw.")
-    if fed.losses == trained(host.published).losses:
+    if fed.losses == published.losses:
         raise SystemExit("feeding the recorded times changed no loss: the host draws somewhere else.")
     return fed.losses == paced.losses
 
@@ -171,12 +215,8 @@ def lines_changed(diff: str) -> int:
     return max(added, removed)
 
 
-def quarters(pacer: Pacer) -> list[float]:
-    """The mass of the pacer's density in each quarter of unit time, from data to noise."""
-    return _quarters(pacer.sampler.density)
-
-
 def _quarters(density: Callable[[torch.Tensor], torch.Tensor]) -> list[float]:
+    """The mass of a density in each quarter of unit time, from data to noise."""
     u = (torch.arange(4000, dtype=torch.float64) + 0.5) / 4000
     return [round(float(part.double().mean() / 4), 4) for part in density(u.float()).chunk(4)]
 
@@ -184,13 +224,16 @@ def _quarters(density: Callable[[torch.Tensor], torch.Tensor]) -> list[float]:
 def row(host: Host) -> dict[str, Any]:
     """Everything that is measured of one host."""
     started = time.perf_counter()
-    equal = bit_equal_when_fed(host)
+    published = trained(host.published)
+    equal = bit_equal_when_fed(host, published)
     with recorded() as kept:
         learned = trained(host.paced)
     pacer = kept.pacers[0]
-    resumed = None if host.resumed is None else _resumes(host.resumed, kept.paces)
+    with recorded(instead=BY_LOSSES) as moved:
+        trained(host.paced)
+    resumed = None if host.resumed is None else _resumed(host.resumed, kept.paces)
     pairs = [_pair(host, number) for number in range(ROUNDS)]
-    ratios = sorted(paced.seconds / published.seconds for published, paced in pairs)
+    ratios = sorted(paced / without for without, paced in pairs)
     return {
         "host": host.name,
         "version": host.version,
@@ -200,31 +243,39 @@ def row(host: Host) -> dict[str, Any]:
         "bit_equal_when_fed": equal,
         "lines_changed": lines_changed(host.diff),
         "overhead": {"ratio": median(ratios), "least": ratios[0], "most": ratios[-1], "rounds": ROUNDS},
-        "milliseconds_of_an_update": 1000 * median(published.seconds for published, _ in pairs),
+        "milliseconds_of_an_update": 1000 * median(without for without, _ in pairs),
         "sampler": repr(pacer.sampler),
-        "mass_by_quarter": {"before": _quarters(pacer.process.reference.pdf), "after": quarters(pacer)},
-        "final_loss": {"published": pairs[0][0].final, "paced": learned.final},
-        "resumed_exactly": resumed,
+        "mass_by_quarter": {
+            "before": _quarters(pacer.process.reference.pdf),
+            "after": _quarters(pacer.sampler.density),
+            BY_LOSSES: _quarters(moved.pacers[0].sampler.density),
+        },
+        "final_loss": {"published": published.final, "paced": learned.final},
+        "resumed": resumed,
         "seconds": time.perf_counter() - started,
     }
 
 
-def _pair(host: Host, number: int) -> tuple[Tape, Tape]:
-    """One block without the Pacer and one with it; which comes first alternates."""
+def _pair(host: Host, number: int) -> tuple[float, float]:
+    """Seconds of an update in a block without the Pacer and in one with it; which is first alternates."""
     if number % 2:
-        paced = trained(host.paced)
-        return trained(host.published), paced
-    return trained(host.published), trained(host.paced)
+        paced = trained(host.paced, BLOCK).seconds
+        return trained(host.published, BLOCK).seconds, paced
+    return trained(host.published, BLOCK).seconds, trained(host.paced, BLOCK).seconds
 
 
-def _resumes(train: Train, uninterrupted: list[Pace]) -> bool:
+def _resumed(train: Train, uninterrupted: list[Pace]) -> str:
+    """How many draws in a row, after a resume, are those of a run that was not interrupted."""
     with recorded() as kept:
         trained(train)
-    if len(kept.pacers) < 2:
-        raise SystemExit("`resumed` has made one Pacer only: it begins anew after half of the updates.")
-    return len(kept.paces) == len(uninterrupted) and all(
-        torch.equal(one.u, other.u) for one, other in zip(kept.paces, uninterrupted, strict=True)
-    )
+    if len(kept.pacers) != 2:
+        raise SystemExit(
+            f"`resumed` has made {len(kept.pacers)} pacers: one before the resume, one after it."
+        )
+    after = kept.draws[1]
+    expected = uninterrupted[len(uninterrupted) - len(after) :]
+    same = [torch.equal(one.u, other.u) for one, other in zip(after, expected, strict=True)]
+    return f"{[*same, False].index(False)} of {len(after)} draws"
 
 
 def main(host: Host) -> None:
