@@ -16,14 +16,11 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import hosts.torchvision_without_cuda  # noqa: F401
 import torch
 from accelerate import Accelerator
 from diffusers import FlowMatchEulerDiscreteScheduler
 
-# torchvision has no compiled part on this machine: its import asks for two operators that only that declares.
-_LIBRARY = torch.library.Library("torchvision", "DEF")
-for _operator in ("nms", "qnms"):
-    _LIBRARY.define(f"{_operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 # SimpleTuner imports every model family; this one is for music and needs torchaudio, which needs CUDA.
 _MUSIC = "simpletuner.helpers.models.ace_step.model"
 sys.modules[_MUSIC] = ModuleType(_MUSIC)
@@ -158,7 +155,7 @@ if __name__ == "__main__":
             name="SimpleTuner",
             version=version("simpletuner"),
             ran="SD3 (a ModelFoundation): prepare_batch, sample_flow_sigmas, model_predict, loss, "
-            "auxiliary_loss; its SD3Transformer2DModel; accelerate's prepare, backward, save_state, load_state",
+            "auxiliary_loss; its SD3Transformer2DModel; accelerate's backward, save_state, load_state",
             left_out="Trainer: the steps of its loop are written again in its order, without data backends; "
             "the page's diff fits train.py, which compiles. A tiny random network; music models stubbed.",
             diff=DIFF,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -22,7 +22,8 @@ torch._utils._get_available_device_type = lambda: "cpu"
 import torchtitan.models.flux.train as host  # noqa: E402
 import torchtitan.train  # noqa: E402
 from hosts.check import UPDATES, Host, Tape, main  # noqa: E402
-from hosts.patch import diff_of, patched  # noqa: E402
+from hosts.patch import diff_of  # noqa: E402
+from hosts.scripts import load  # noqa: E402
 from torchtitan.components import metrics  # noqa: E402
 from torchtitan.config import JobConfig  # noqa: E402
 from torchtitan.models.flux import get_train_spec  # noqa: E402
@@ -118,13 +119,6 @@ def spec() -> Any:
     return found
 
 
-def with_the_lines_of_the_page() -> ModuleType:
-    """flux/train.py after the diff."""
-    module = ModuleType("paced_flux_train")
-    exec(compile(patched(Path(host.__file__).read_text(), DIFF), host.__file__, "exec"), vars(module))
-    return module
-
-
 def train(trainer_class: type[host.FluxTrainer], updates: int, tape: Tape, folder: Path, until: int) -> None:
     """What torchtitan's main does, up to some update; a checkpoint in the folder is gone on from."""
 
@@ -164,13 +158,13 @@ def published(updates: int, tape: Tape) -> None:
 
 def paced(updates: int, tape: Tape) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        train(with_the_lines_of_the_page().FluxTrainer, updates, tape, Path(folder), updates)
+        train(load(Path(host.__file__), DIFF).FluxTrainer, updates, tape, Path(folder), updates)
 
 
 def resumed(updates: int, tape: Tape) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for until in (updates // 2, updates):
-            train(with_the_lines_of_the_page().FluxTrainer, updates, tape, Path(folder), until)
+            train(load(Path(host.__file__), DIFF).FluxTrainer, updates, tape, Path(folder), until)
 
 
 @contextmanager
