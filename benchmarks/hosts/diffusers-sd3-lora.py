@@ -143,8 +143,10 @@ def train(folder: Path, updates: int, note: Note, diff: str, *more: str) -> None
         "--lr_warmup_steps=0",
         "--max_sequence_length=16",
     ]
+    # Some of its functions read the global that it sets when it is started.
+    module.args = module.parse_args([*words, *more])
     with taped_backward(note):
-        module.main(module.parse_args([*words, *more]))
+        module.main(module.args)
 
 
 def published(updates: int, tape: Tape) -> None:

@@ -19,7 +19,9 @@ def load(path: Path, diff: str = "") -> ModuleType:
     module.__file__ = str(path)
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
-    exec(compile(patched(source, diff) if diff else source, str(path), "exec"), module.__dict__)
+    text = patched(source, diff) if diff else source
+    # Not with our own __future__ imports.
+    exec(compile(text, str(path), "exec", dont_inherit=True), module.__dict__)
     return module
 
 

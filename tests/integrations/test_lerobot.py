@@ -159,14 +159,15 @@ def test_a_sampler_that_measures_learns() -> None:
     lerobot.pace(policy, pacer)
     train(policy, 8, optimizer)
     assert "variance_ratio" in pacer.metrics
-    with_time = losses(
-        batch()["actions"], torch.zeros(16, 5, 2), torch.full((16,), 0.5), condition_of(batch())
-    )
-    assert with_time.shape == (16,)
 
 
-def condition_of(made: dict[str, Any]) -> dict[str, Any]:
-    return {"images": made["images"], "state": made["state"]}
+def test_losses_at_chosen_times_are_those_of_the_model() -> None:
+    policy, made = SmolVla(), batch()
+    noise, u = torch.randn(16, 5, 2), torch.linspace(0.02, 0.98, 16)
+    condition = {"images": made["images"], "state": made["state"]}
+    found = lerobot.loss_at(policy)(made["actions"], noise, u, condition)
+    expected = policy.model(**condition, actions=made["actions"], noise=noise, time=0.001 + 0.999 * u)
+    assert torch.allclose(found, expected.mean((1, 2)))
 
 
 def test_what_cannot_be_paced_is_refused() -> None:
