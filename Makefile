@@ -1,5 +1,5 @@
 # Every target sets up .venv by itself when it is missing or older than what it is made from.
-.PHONY: demo test test-all test-slow mutate check docs format bench results clean
+.PHONY: demo test test-all test-slow mutate check docs format bench results hosts clean
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
@@ -50,8 +50,11 @@ bench: $(READY)
 results: $(READY)  ## what is missing of the paper's tables (hours), and RESULTS.md from all records
 	$(BIN)/python benchmarks/studies.py
 
+hosts: $(READY)  ## real trainers of others, each in its own environment below .hosts (gigabytes, an hour)
+	$(BIN)/python benchmarks/hosts/run.py
+
 clean:
-	rm -rf .venv runs site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist
+	rm -rf .venv .hosts runs site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

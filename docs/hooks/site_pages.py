@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
-from markdown_tables import sections, table
+from markdown_tables import Section, sections, table
 from method_pages import ENTRIES
 from mkdocs.structure.files import File, Files
 
@@ -29,6 +30,9 @@ _LAW_COLUMNS = (
     "images to reference's end",
     "distance",
 )
+_HOSTS = "<!-- every host -->"
+_HOST = re.compile(r"<!-- host ([\w-]+) -->")
+_HOST_COLUMNS = ("host", "version", "what was run", "bit-equal when fed", "lines changed", "overhead")
 _PLACE = re.compile(r"`([\w/]+\.py)::([\w.]+)`(,?)")
 
 
@@ -49,16 +53,40 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         return markdown.replace(_METRICS, metrics())
     if page.file.src_uri == "forecast.md":
         return markdown.replace(_LAW, law())
+    if _HOSTS in markdown:
+        markdown = markdown.replace(_HOSTS, hosts())
+    markdown = _HOST.sub(lambda found: host(found[1]), markdown)
     references = "\n\n".join(f"::: stepwell.integrations.{name}" for name in modules())
     return markdown.replace(_MODULES, references).replace(_LOOPS, _loops(page.meta.get("loops", {})))
 
 
 def law() -> str:
     """What was predicted and what was measured, from the records."""
+    return _columns(_section("The law of images"), _LAW_COLUMNS)
+
+
+def hosts() -> str:
+    """The table of the trainers of others that were really run."""
+    return _columns(_section("Real hosts"), _HOST_COLUMNS)
+
+
+def host(name: str) -> str:
+    """What was run of one of them: the row of benchmarks/records/hosts/NAME.json."""
+    title = json.loads((ROOT / "benchmarks" / "records" / "hosts" / f"{name}.json").read_text())["host"]
+    section = _section("Real hosts")
+    row = next(row for row in section.rows if row[0] == title)
+    return table(("`make hosts`", ""), [pair for pair in zip(section.header, row, strict=True) if pair[1]])
+
+
+def _section(start: str) -> Section:
+    """The section of RESULTS.md whose title starts so."""
     records = sections((ROOT / "benchmarks" / "RESULTS.md").read_text())
-    section = next(each for each in records if each.title.startswith("The law of images"))
-    places = [section.column(name) for name in _LAW_COLUMNS]
-    return table(_LAW_COLUMNS, [tuple(row[place] for place in places) for row in section.rows])
+    return next(each for each in records if each.title.startswith(start))
+
+
+def _columns(section: Section, names: tuple[str, ...]) -> str:
+    places = [section.column(name) for name in names]
+    return table(names, [tuple(row[place] for place in places) for row in section.rows])
 
 
 def metrics() -> str:

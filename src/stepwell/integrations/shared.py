@@ -10,6 +10,7 @@ from torch import Tensor
 
 from stepwell.core.errors import InvalidParameter
 from stepwell.pacer import CallOrderError, Pacer
+from stepwell.processes.flow import FlowProcess
 
 
 def as_examples(pacer: Pacer, batch: int | Sequence[int] | Tensor, device: object, call: str) -> Tensor:
@@ -55,3 +56,14 @@ def require_draws(pacer: Pacer, before: int, where: str) -> None:
 def logged_metrics(pacer: Pacer) -> dict[str, float]:
     """The pacer's scalar metrics as stepwell/NAME, for a framework's loggers."""
     return {f"stepwell/{name}": one.item() for name, one in pacer.metrics.items() if one.numel() == 1}
+
+
+def require_flow(pacer: Any, call: str) -> Pacer:
+    """Refuse a pacer whose times are not shares of noise on a straight line from data to noise."""
+    process = require_pacer(pacer, call).process
+    if not isinstance(process, FlowProcess):
+        raise InvalidParameter(
+            f"{call} is for flow matching, and the Pacer was made for {process!r}: make it for a flow, as in "
+            'stepwell.Pacer("auto", "flow"), with the shift and reference density that you train with.'
+        )
+    return pacer  # type: ignore[no-any-return]
