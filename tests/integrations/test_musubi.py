@@ -73,3 +73,9 @@ def test_two_models_at_once_are_refused() -> None:
     musubi.pace(trainer, auto())
     with pytest.raises(Unsupported, match="high-noise and a low-noise model"):
         trainer.train(musubi_args(), Accelerator(), BATCHES)
+
+
+def test_a_loop_without_its_seams_is_refused() -> None:
+    musubi.pace(trainer := NetworkTrainer(Tiny()), auto())
+    with pytest.raises(Unsupported, match="without on_train_start"):
+        trainer.process_batch(musubi_args(), batch())

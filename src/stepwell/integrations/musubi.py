@@ -49,6 +49,7 @@ class _PacedTrainer:
     def __init__(self, trainer: Any, pacer: Pacer) -> None:
         self.trainer, self.pacer, self.host = trainer, pacer, type(trainer)
         self._pace: Pace | None = None
+        self._started = False
 
     def extra_trainable_params(
         self, args: argparse.Namespace, accelerator: Any, network: Any, transformer: Any, params: list[Any]
@@ -65,6 +66,7 @@ class _PacedTrainer:
     ) -> None:
         self.host.on_train_start(self.trainer, args, accelerator, network, transformer, optimizer)
         self.pacer.attach(optimizer)
+        self._started = True
 
     def get_noisy_model_input_and_timesteps(
         self,
@@ -81,11 +83,17 @@ class _PacedTrainer:
         `timesteps` are those of `--num_timestep_buckets`, and are not used: samplers are stratified by
         `stratified=true`.
         """
+        if not self._started:
+            raise Unsupported(
+                f"{self.host.__name__} draws times before or without on_train_start, as full fine-tuning "
+                "(..._train.py) and --show_timesteps do, where losses would not be weighted: use musubi.pace "
+                "with ..._train_network.py, and write `pacer.draw` into a loop of your own otherwise."
+            )
         if getattr(self.trainer, "high_low_training", False):
             raise Unsupported(
                 "this Wan run trains a high-noise and a low-noise model together, and chooses the model by "
-                "its own draw: train each with --timestep_boundary's range as the sampler's min_timestep or "
-                "max_timestep."
+                "its own draw: train one model a run, with stepwell.sampler(..., within=(boundary, 1)) or "
+                "within=(0, boundary)."
             )
         self._pace = self.pacer.draw(latents)
         settings = argparse.Namespace(**{**vars(args), **_AS_GIVEN})
