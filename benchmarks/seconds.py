@@ -1,7 +1,7 @@
 """Seconds to the reference's loss: one run at a time on an otherwise idle machine, methods interleaved.
 
-python benchmarks/seconds.py run        needs a machine that does nothing else
-python benchmarks/seconds.py table      the record, from what is there
+    python benchmarks/seconds.py run        needs a machine that does nothing else
+    python benchmarks/seconds.py table      the record, from what is there
 """
 
 from __future__ import annotations
