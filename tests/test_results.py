@@ -69,12 +69,13 @@ def test_records_name_no_place_of_the_machine_that_made_them() -> None:
 def test_every_table_says_the_command_and_the_scripts_that_make_it_again(monkeypatch: Any) -> None:
     monkeypatch.syspath_prepend(BENCHMARKS)
     made = module("made_data").MADE
-    scripts = {path.name for path in BENCHMARKS.glob("*.py")}
+    scripts = {str(path.relative_to(BENCHMARKS)) for path in BENCHMARKS.rglob("*.py")}
     for path in (BENCHMARKS / "records").glob("*.json"):
         record = json.loads(path.read_text())
         program, script, *words = shlex.split(record["command"])
-        assert (program, script.split("/")[0]) == ("python", "benchmarks"), path
-        assert script.split("/")[1] in scripts, path
+        folder, _, name = script.partition("/")
+        assert (program, folder) == ("python", "benchmarks"), path
+        assert name in scripts, path
         for word in words:
             if word.startswith("data=") and word != "data=fashion16":
                 assert made[word.removeprefix("data=")] in record["data"], path
