@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, DistributedDataParallelKwargs
 from torch import Tensor, nn
 
 from stepwell.core.ranks import worker_group
@@ -32,7 +32,10 @@ def on_cpu() -> bool:
 
 def accelerator_of(recipe: Recipe, **more: Any) -> Accelerator:
     """accelerate's view of this machine, in the recipe's precision."""
-    return Accelerator(cpu=on_cpu(), mixed_precision=recipe.precision, **more)
+    # Otherwise DDP puts gradients in another order after its first step: from three ranks on sums then round
+    # differently, and a resumed run, whose first step is another one, would not be the same bit for bit.
+    ddp = DistributedDataParallelKwargs(find_unused_parameters=True)
+    return Accelerator(cpu=on_cpu(), mixed_precision=recipe.precision, kwargs_handlers=[ddp], **more)
 
 
 def training_of(experiment: Experiment, accelerator: Accelerator) -> Training:
