@@ -188,10 +188,11 @@ class Forecaster:
         of_each = shares * variances / (shares @ variances)
         best = neyman_masses(variances, shares)
         masses = sampler.masses(self._borders.double()).cpu().double()
-        masses = masses / masses.sum()
+        # Differences of a CDF near 1 round to 0 at the ends of a reference, as if nothing were drawn there.
+        masses = (masses / masses.sum()).clamp(min=1e-9)
         left = variance_left(variances, masses, shares)
         # How each changes with the log curve, for its standard error.
-        left_slope = of_each * shares / masses.clamp(min=1e-12) - left * of_each
+        left_slope = of_each * shares / masses - left * of_each
         least = variance_left(variances, best, shares)
         least_slope = least * (best - of_each)
         # Draws without a correction keep the objective only if they are its own.
