@@ -107,7 +107,7 @@ def test_a_run_of_the_bounds_own_weights_and_its_variance(
     out, process = tmp_path / "run", "cosine:timesteps=4"
     words = [*SMALL, f"process={process}", "method=vlb:cap=none", "evaluate_images=8"]
     assert main(["train", "fashion16", *words, f"out={out}"]) == 0
-    assert trained(out).objective.weighting == stepwell.weighting("vlb", cap=None)
+    assert trained(out).plan.objective().weighting == stepwell.weighting("vlb", cap=None)
     words = ["variance", str(out), *QUICK[:4], "--strata", "4", "--at", "4", "--json"]
     curves = [
         json.loads(said(capsys, *words, *more))["moments"][0]["curves"]["bound"]
