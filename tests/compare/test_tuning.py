@@ -108,3 +108,8 @@ def test_next_to_a_rate_that_fails_the_one_below_is_taken_if_it_is_as_good() -> 
     assert _best(known, grid, tie=0.0) == 4e-3
     # At an edge nothing is known of what lies beyond: the grid is widened first.
     assert _best({1e-3: 0.0, 2e-3: 0.0, 4e-3: 0.0, 8e-3: -1.0}, grid, tie=0.01) == 8e-3
+
+
+def test_a_study_that_does_not_tune_keeps_the_rates_it_was_given(tmp_path: Path) -> None:
+    study = replace(load_study("demo"), tune=None, rates={"uniform": 3e-3})
+    assert tuned(study, tmp_path, None).of(study).rates == {"uniform": 3e-3}

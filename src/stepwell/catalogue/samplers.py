@@ -170,7 +170,7 @@ SAMPLERS = (
     _sampler(
         "dimension-shift",
         "by_shape:dimension_shift",
-        "logit-normal, shifted by the root of how many numbers an example has over 4096",
+        "logit-normal, shifted by sqrt(numbers in an example / 4096)",
         "Zheng et al. 2025 (RAE, Diffusion Transformers with Representation Autoencoders)",
         Parameter("dimension", 4096, "numbers at which the shift is 1"),
         Parameter("std", 1.0, "width of the logit-normal"),
@@ -257,7 +257,7 @@ SAMPLERS = (
         "sampler",
         "over-steps",
         "stepwell.catalogue.stages:staged",
-        "another sampler from each of some steps on",
+        "one sampler for each stage of training, by optimizer step",
         "your own",
         (
             Parameter(

@@ -15,7 +15,7 @@ from stepwell.samplers.over_steps import over_steps
 def staged(
     process: NoiseProcess, stages: str | Mapping[Any, str | TimestepSampler], blend: str = "switch"
 ) -> TimestepSampler:
-    """Another sampler from each of some optimizer steps on."""
+    """One sampler for each stage of training, by optimizer step."""
     named = _parsed(stages) if isinstance(stages, str) else stages
     if not isinstance(named, Mapping):
         raise InvalidParameter(f"stages must be written {_FORM}, not {stages!r}.")

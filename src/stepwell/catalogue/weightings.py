@@ -120,7 +120,7 @@ WEIGHTINGS = (
     _weighting(
         "uncertainty-mean",
         "uncertainty:RunningMean",
-        "1 / the running mean loss at each time: where uncertainty arrives, without parameters",
+        "1 / the running mean loss at each time: what uncertainty converges to, without parameters",
         "Stepwell; after Karras et al. 2024",
         Parameter("bins", 64, "of log-SNR, each with its mean"),
         learns=True,

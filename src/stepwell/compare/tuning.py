@@ -38,7 +38,7 @@ def tuned(study: Study, out: Path, records: Path | None, failed: Collection[Path
     """What is known from the runs that are there; runs in `failed` (their folders) will not be there."""
     tune, study = study.tune, started(study, out)
     if tune is None:
-        return Tuned((), {}, ())
+        return Tuned((), study.rates, study.edges)
     each = tune.workload == EACH
     workloads = list(study.workloads) if each else [tune.workload or next(iter(study.workloads))]
     trials: list[Trial] = []

@@ -50,21 +50,24 @@ def _thousandths(share: float) -> int:
     return round(1000 * share)
 
 
+_KOHYA_FAMILY = (
+    Setting(
+        "logit-normal",
+        lambda own: (
+            "--timestep_sampling shift "
+            f"--discrete_flow_shift {_exp(own['mean'])} --sigmoid_scale {own['std']:g}"
+        ),
+    ),
+    Setting("uniform", lambda own: "--timestep_sampling uniform", {"shift": 1.0}),
+)
+"""Flags that musubi-tuner and sd-scripts share: they have one author."""
+
 HOSTS = (
     Host(
         "musubi",
         "musubi-tuner",
         "flow",
-        (
-            Setting(
-                "logit-normal",
-                lambda own: (
-                    "--timestep_sampling shift "
-                    f"--discrete_flow_shift {_exp(own['mean'])} --sigmoid_scale {own['std']:g}"
-                ),
-            ),
-            Setting("uniform", lambda own: "--timestep_sampling uniform", {"shift": 1.0}),
-        ),
+        _KOHYA_FAMILY,
         lambda low, high: f" --min_timestep {_thousandths(low)} --max_timestep {_thousandths(high)}",
     ),
     Host(
@@ -72,14 +75,7 @@ HOSTS = (
         "kohya sd-scripts: FLUX, Lumina, HunyuanImage, Anima",
         "flow",
         (
-            Setting(
-                "logit-normal",
-                lambda own: (
-                    "--timestep_sampling shift "
-                    f"--discrete_flow_shift {_exp(own['mean'])} --sigmoid_scale {own['std']:g}"
-                ),
-            ),
-            Setting("uniform", lambda own: "--timestep_sampling uniform", {"shift": 1.0}),
+            *_KOHYA_FAMILY,
             Setting(
                 "mode",
                 lambda own: (
