@@ -53,8 +53,8 @@ class Case:
 
     def settings(self, seed: int) -> list[str]:
         """Those of a short run, drawn as the objective is stated."""
-        words = [f"data={self.data}", f"process={self.process}", "method=reference", "lr=4e-3"]
-        return [*words, "size=16", f"steps={STEPS}", f"seed={seed}"]
+        words = [f"data={self.data}", f"process={self.process}", "method=reference"]
+        return [*words, "size=16", "lr=4e-3", "warm_up_steps=100", f"steps={STEPS}", f"seed={seed}"]
 
 
 CIFAR = "runs/cifar10-subset.npz"

@@ -24,6 +24,7 @@ SETTINGS = [
     f"batch={BATCH}",
     f"steps={STEPS}",
     "lr=4e-3",
+    "warm_up_steps=100",
     "ema=0.99",
     "evaluate_images=64",
 ]

@@ -46,7 +46,7 @@ RATES = ("2e-3", "4e-3", "8e-3")
 TUNING_SEED = 100
 SEEDS = (0, 1, 2)
 STEPS, TUNING_STEPS = 1000, 400
-COMMON = ("samples=0", "evaluate_images=128", "checkpoint_every=100000", "ema=0.99")
+COMMON = ("samples=0", "evaluate_images=128", "checkpoint_every=100000", "ema=0.99", "warm_up_steps=100")
 STAGES: dict[str, tuple[int, tuple[str, ...]]] = {
     # stage: steps, and what differs from fashion16 at batch 64
     "tune": (TUNING_STEPS, ()),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from stepwell.cli.main import main
 
@@ -118,5 +121,38 @@ def test_five_mistakes_before_any_work(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_tensorboard_by_one_option(tmp_path: Path) -> None:
-    assert main(["train", "fashion16", *SMALL, "tracker=tensorboard", f"out={tmp_path / 'run'}"]) == 0
-    assert list((tmp_path / "run").rglob("events.out.tfevents*"))
+    words = [*SMALL, "tracker=tensorboard", "samples=2", "sample_every=1", "sample_steps=2", "bands=2"]
+    assert main(["train", "fashion16", *words, f"out={tmp_path / 'run'}"]) == 0
+    files = [str(path) for path in (tmp_path / "run").rglob("events.out.tfevents*")]
+    shown = {file: EventAccumulator(str(file)).Reload().Tags() for file in files}
+    tags = {tag for found in shown.values() for kind in ("scalars", "images") for tag in found[kind]}
+    assert {"samples", "timesteps drawn", "held_out_loss/u 0.50-1.00", "images_per_second"} <= tags
+
+
+def test_a_run_is_a_workload_to_go_on_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    assert main(["train", "fashion16", *SMALL, "steps=2", f"out={run}"]) == 0
+    assert main(["train", str(run), "steps=3"]) == 0
+    assert main(["train", "--resume", str(run), "steps=4"]) == 0
+    text = capsys.readouterr().out
+    assert "Resumed at step 2." in text
+    assert f"{run}: 4 steps" in text
+    assert "Held-out simple loss" in text
+
+
+def test_the_banner_says_what_was_settled_by_itself(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["steps=20", "batch=4", "evaluate_images=4", "bands=2", "samples=0", "optimizer=adafactor"]
+    assert main(["train", "fashion16", *words, f"out={tmp_path / 'run'}"]) == 0
+    text = capsys.readouterr().out
+    assert "20 of 4 images, adafactor at 0.002" in text
+    assert "warm_up_steps=2, evaluate_every=1, checkpoint_every=5" in text
+
+
+def test_a_mistake_is_told_before_torch_is_imported() -> None:
+    code = "import sys, stepwell.cli.main as m; m.main(sys.argv[1:]); assert 'torch' not in sys.modules"
+    words = ["train", "fashion16", "method=nowhere", "lr=-1", "optimizer=sgdd"]
+    told = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
+    assert told.returncode == 0, told.stderr
+    assert "3 mistakes" in told.stderr

@@ -17,8 +17,8 @@ from small_runs import assert_same_run, newest_tensors, records_without_clock, s
 from stepwell.cli.main import main
 from stepwell.generate.diffusers_io import BadPipeline
 from stepwell.recipes.experiment import trained
-from stepwell.recipes.load import load
-from stepwell.recipes.run import run_plan, with_out
+from stepwell.recipes.load import load, with_out
+from stepwell.recipes.run import run_plan
 from stepwell.recipes.schema import BadRecipe
 from stepwell.recipes.start import NothingToStartFrom, digest_at, read_start
 from stepwell.train import checkpoint, loop

@@ -135,6 +135,8 @@ OPTIONS: list[dict[str, Any]] = [
     {"precision": "bf16"},
     {"channels_last": True},
     {"optimizer": "adam"},
+    {"gradient_checkpointing": True},
+    {"device": "cpu"},
     {"process": "flow"},
     {"process": "edm"},
     {"process": "cosine:prediction=v"},

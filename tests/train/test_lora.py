@@ -133,7 +133,7 @@ def test_adapters_without_a_network_or_without_peft(
 ) -> None:
     with pytest.raises(BadRecipe, match="name it with from=RUN"):
         load("fashion16", ["lora=4"])
-    monkeypatch.setattr("stepwell.models.lora.find_spec", lambda name: None)
+    monkeypatch.setattr("stepwell.recipes.plan.find_spec", lambda name: None)
     with pytest.raises(BadRecipe, match=r"lora=3 needs peft.*pip install 'stepwell\[lora\]'"):
         load("fashion16", words(tmp_path / "run", **given(base)))
 

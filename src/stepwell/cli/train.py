@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepwell.cli.options import add_command, require_extra
+from stepwell.core.errors import StepwellError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from stepwell.recipes.plan import Plan
     from stepwell.recipes.schema import Recipe
 
@@ -36,9 +41,12 @@ def register(verbs: Any) -> None:
         description="Train a workload, shipped or a .toml of your own, with any method and settings.",
         examples=_EXAMPLES,
     )
-    verb.add_argument("workload", help="a name that `stepwell ls workloads` prints, or a .toml file")
+    verb.add_argument(
+        "workload", nargs="?", help="a name that `stepwell ls workloads` prints, a .toml file, or a run"
+    )
     verb.add_argument("settings", nargs="*", metavar="key=value", help="method, data, steps, lr, out, ...")
     verb.add_argument("--dry-run", action="store_true", help="print the resolved recipe and what it costs")
+    verb.add_argument("--resume", metavar="RUN", help="go on with a run; the same as `stepwell train RUN`")
     verb.add_argument("--inexact", action="store_true", help="resume with other processes or data")
     verb.add_argument("--settings", action="store_true", dest="explain", help="list every setting and stop")
 
@@ -46,18 +54,28 @@ def register(verbs: Any) -> None:
 def run(options: argparse.Namespace) -> None:
     """Resolve, then train or explain."""
     require_extra()
-    from stepwell.recipes.load import load
-    from stepwell.recipes.run import with_out
+    from stepwell.recipes.load import load, with_out
 
+    workload, settings = options.workload, options.settings
+    if options.resume:
+        workload, settings = options.resume, [*([workload] if workload else []), *settings]
+    if not workload:
+        raise StepwellError("name a workload (`stepwell ls workloads`), a .toml file or a run to resume.")
     # A dry run also counts workloads whose data are not named yet.
-    plan = load(options.workload, options.settings, data_needed=not options.dry_run)
-    plan = with_out(plan, options.workload)
+    needed = not (options.dry_run or options.explain)
+    plan = with_out(load(workload, settings, data_needed=needed, begin=_begin if needed else None), workload)
     if options.dry_run:
         _dry_run(plan)
     elif options.explain:
         _explain(plan.recipe)
     else:
         _train(plan, options.inexact)
+
+
+def _begin(recipe: Recipe) -> None:
+    """A sign of life before torch is imported, which takes seconds."""
+    if os.environ.get("RANK", "0") == "0":
+        print(f"{recipe.method} on {recipe.data}: importing torch", file=sys.stderr, flush=True)
 
 
 def _dry_run(plan: Plan) -> None:
@@ -81,8 +99,26 @@ def _train(plan: Plan, inexact: bool) -> None:
         # Interrupted, saved and said so: a script must not take it for finished.
         raise SystemExit(130)
     if os.environ.get("RANK", "0") == "0":
-        print(f"{recipe.out}: {at.step} steps, {at.clock.seconds:.0f} training seconds.")
-        print(f"Next: stepwell evaluate {recipe.out}; stepwell generate {recipe.out} --out images.png")
+        for line in _ending(Path(recipe.out), at.step, at.clock.seconds):
+            print(line)
+
+
+def _ending(out: Path, step: int, seconds: float) -> Iterator[str]:
+    """What a run came to, and what to do with it."""
+    from stepwell.recipes.run import sample_path
+    from stepwell.runs.directory import records
+    from stepwell.runs.metrics import loss
+
+    yield f"{out}: {step} steps, {seconds:.0f} training seconds."
+    simple = loss("simple")
+    losses = {r["step"]: r[simple.key] for r in records(out) if r["kind"] == "evaluation"}
+    if losses:
+        best = min(losses, key=losses.__getitem__)
+        lowest = "its lowest" if best == max(losses) else f"the lowest was {losses[best]:.4f} at step {best}"
+        yield f"Held-out {simple.title} {losses[max(losses)]:.4f} (EMA weights), {lowest}."
+    if (samples := sample_path(out, step)).exists():
+        yield f"Samples: {samples}"
+    yield f"Next: stepwell evaluate {out}; stepwell generate {out} --out images.png; stepwell report {out}"
 
 
 def _explain(recipe: Recipe) -> None:

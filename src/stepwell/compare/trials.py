@@ -13,14 +13,11 @@ from stepwell.compare.results import BASE, Outcome, UnreadableRun, read
 from stepwell.compare.study import EACH, Study
 from stepwell.core.errors import StepwellError
 from stepwell.evaluate.extractors import extractor
-from stepwell.recipes.load import load
+from stepwell.recipes.load import load, safe_name
 from stepwell.recipes.plan import Plan
-from stepwell.recipes.run import safe_name
 from stepwell.recipes.schema import DEFINES_RESULT, BadRecipe, Recipe
 from stepwell.recipes.start import NothingToStartFrom, digest_at
-
-EVALUATIONS = 20
-"""Of a run whose study does not say evaluate_every."""
+from stepwell.recipes.unnamed import EVALUATIONS, how_often
 
 
 @dataclass(frozen=True)
@@ -111,16 +108,13 @@ def plan_of(study: Study, workload: str, method: str) -> Plan:
 
 
 def _resolved(settings: dict[str, Any]) -> Plan:
-    workload, changes = str(settings["recipe"]), {k: v for k, v in settings.items() if k != "recipe"}
+    # Sheets of samples on the way would cost every method time that nobody looks at.
+    changes = {"sample_every": 0, **settings}
+    workload = str(changes.pop("recipe"))
     plan = load(workload, settings=changes)
     if "evaluate_every" not in changes and plan.recipe.seconds is None:
         plan = plan.with_settings(evaluate_every=how_often(plan.recipe.steps, EVALUATIONS))
     return plan
-
-
-def how_often(steps: int, evaluations: int) -> int:
-    """Steps between so many evaluations."""
-    return max(1, steps // evaluations)
 
 
 def require_sound(study: Study) -> None:

@@ -15,8 +15,9 @@ from pathlib import Path
 from stepwell.compare.curves import final
 from stepwell.compare.results import TUNING
 from stepwell.compare.study import EACH, Study, Tuning
-from stepwell.compare.trials import Trial, how_often, plan_of, started, trial_of
-from stepwell.recipes.run import safe_name
+from stepwell.compare.trials import Trial, plan_of, started, trial_of
+from stepwell.recipes.load import safe_name
+from stepwell.recipes.unnamed import how_often
 
 
 @dataclass(frozen=True)

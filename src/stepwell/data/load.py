@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import difflib
 import os
 from importlib.util import find_spec
@@ -11,7 +10,8 @@ from typing import Literal, cast
 
 import torch
 
-from stepwell.core.errors import InvalidParameter, Unsupported
+from stepwell.core.errors import Unsupported
+from stepwell.data.classes import parse_classes
 from stepwell.data.source import BadData, DataSet, ExampleSource, ImageSource, Options, Part
 
 Kind = Literal["fashion16", "hub", "latents", "cifar10", "folder", "npz"]
@@ -83,18 +83,6 @@ def not_found(spec: str) -> BadData:
         f"data {spec!r} not found: there is no file or folder at {str(path.absolute())!r}, and it is neither "
         f"embedded (fashion16) nor a Hugging Face dataset (hub:NAME).{hint}"
     )
-
-
-def parse_classes(text: str) -> tuple[int, ...]:
-    """The class numbers in `5,7,9`, sorted, without repeats; empty for an empty text."""
-    try:
-        value = ast.literal_eval(text) if text.strip() else ()
-    except (ValueError, SyntaxError):
-        value = None
-    numbers = (value,) if type(value) is int else value
-    if not isinstance(numbers, tuple | list) or not all(type(n) is int and n >= 0 for n in numbers):
-        raise InvalidParameter(f"only_classes must be numbers of classes such as 5,7,9, not {text!r}.")
-    return tuple(sorted(set(numbers)))
 
 
 def _require_packages() -> None:

@@ -16,9 +16,7 @@ from stepwell.core.digest import weights_digest
 from stepwell.core.errors import InvalidParameter, Unsupported
 from stepwell.data.source import to_unit
 from stepwell.evaluate import classifiers, inception, weights
-from stepwell.runs.metrics import FRECHET
-
-NAMES = ("inception", "resnet20-cifar10", "fashion16")
+from stepwell.runs.metrics import EXTRACTORS, FRECHET
 
 
 def clean(images: Tensor, size: int) -> Tensor:
@@ -127,7 +125,7 @@ def extractor(
     require.one_of("resizing", resize, list(RESIZINGS))
     if isinstance(which, nn.Module):
         return _of_module(which, resize, size)
-    require.one_of("extractor", which, NAMES)
+    require.one_of("extractor", which, EXTRACTORS)
     if which == "inception":
         return _inception(weights, resize)
     if which == "resnet20-cifar10":

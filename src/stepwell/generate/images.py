@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Generator, Tensor, nn
@@ -15,11 +16,13 @@ from stepwell.core.process import NoiseProcess
 from stepwell.core.tensors import PerExample
 from stepwell.core.tick import stream_key
 from stepwell.data.source import to_pixels
-from stepwell.generate.diffusers_solvers import DiffusersSolver
 from stepwell.generate.own_solvers import Network, OwnSolver
 from stepwell.generate.solvers import SOLVERS
 from stepwell.generate.super_resolution import GroundTruth
 from stepwell.models.denoiser import Condition
+
+if TYPE_CHECKING:
+    from stepwell.generate.diffusers_solvers import DiffusersSolver
 
 
 def guided(
@@ -145,6 +148,9 @@ def make_solver(denoiser: nn.Module, process: NoiseProcess, request: Request) ->
     check_classes(denoiser, request.labels, request.guidance)
     if not process.is_ddpm:
         return OwnSolver(process, request.solver, request.steps, request.clip)
+    # diffusers' schedulers import scipy, which a training step does not need.
+    from stepwell.generate.diffusers_solvers import DiffusersSolver
+
     learned = bool(getattr(denoiser, "learned_variance", False))
     return DiffusersSolver(
         process, request.solver, request.steps, learned_variance=learned, clip=request.clip, eta=request.eta

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
@@ -27,3 +28,8 @@ def as_picture(image: Tensor) -> Image.Image:
     """One uint8 image [C, H, W] with one or three channels."""
     array = image.permute(1, 2, 0).cpu().numpy()
     return Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array[:, :, :3])
+
+
+def as_tensor(picture: Image.Image) -> Tensor:
+    """A picture as uint8 [3, H, W]."""
+    return torch.from_numpy(np.array(picture.convert("RGB"))).permute(2, 0, 1)

@@ -64,6 +64,10 @@ class DiT(nn.Module):
             block.norm1.emb = _Embedded()
         self._initialise()
 
+    def enable_gradient_checkpointing(self) -> None:
+        """Compute the blocks again in the backward pass instead of keeping their activations."""
+        self.blocks.enable_gradient_checkpointing()
+
     def _initialise(self) -> None:
         """adaLN-Zero: every block starts as the identity and the output at 0, which diffusers leaves out."""
         for module in self.modules():

@@ -16,20 +16,14 @@ from torch.nn import functional as F
 from stepwell.core import require
 from stepwell.core.errors import Unsupported
 
-MISSING = "needs peft, which is not installed: pip install 'stepwell[lora]'."
 _BASE, _DOWN, _UP = ".base_layer.", ".lora_A.default.weight", ".lora_B.default.weight"
-
-
-def is_available() -> bool:
-    """Whether peft is installed; importing it takes seconds."""
-    return find_spec("peft") is not None
 
 
 def inject(network: nn.Module, rank: int) -> None:
     """Freeze a network and add adapters that start at 0; the random half follows torch's generator."""
     require.count("lora", rank)
-    if not is_available():
-        raise Unsupported(f"lora={rank} {MISSING}")
+    if find_spec("peft") is None:
+        raise Unsupported(f"lora={rank} needs peft, which is not installed: pip install 'stepwell[lora]'.")
     from peft import LoraConfig, inject_adapter_in_model
 
     layers = [name for name, module in network.named_modules() if isinstance(module, nn.Linear | nn.Conv2d)]

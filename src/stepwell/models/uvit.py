@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from stepwell.core.tensors import PerExample
 from stepwell.models.denoiser import NetworkOutput, NetworkSpec, patches_across
@@ -147,7 +148,12 @@ class UViT(nn.Module):
         self.predict = nn.Linear(width, spec.channels_out * pixels)
         channels = spec.channels_out
         self.smooth = nn.Conv2d(channels, channels, 3, padding=1) if size.smooth else nn.Identity()
+        self._checkpointing = False
         self._initialise()
+
+    def enable_gradient_checkpointing(self) -> None:
+        """Compute the blocks again in the backward pass instead of keeping their activations."""
+        self._checkpointing = True
 
     def _initialise(self) -> None:
         """Truncated normal of deviation 0.02 for every matrix, zero for biases, as vision transformers do."""
@@ -166,14 +172,19 @@ class UViT(nn.Module):
         tokens = self._tokens(sample, timestep, class_labels) + self.position
         skips: list[Tensor] = []
         for block in self.first:
-            tokens = block(tokens)
+            tokens = self._through(block, tokens)
             skips.append(tokens)
-        tokens = self.middle(tokens)
+        tokens = self._through(self.middle, tokens)
         for block in self.second:
             # The last block of the first half is the partner of the first block of the second.
-            tokens = block(tokens, skips.pop())
+            tokens = self._through(block, tokens, skips.pop())
         patches = self.predict(self.norm(tokens))[:, self.tokens_before_patches :]
         return NetworkOutput(self.smooth(unpatchify(patches, self.size.patch, self.rows)))
+
+    def _through(self, block: nn.Module, *inputs: Tensor) -> Tensor:
+        again = self._checkpointing and torch.is_grad_enabled()
+        output: Tensor = checkpoint(block, *inputs, use_reentrant=False) if again else block(*inputs)
+        return output
 
     def _tokens(self, sample: Tensor, timestep: PerExample, labels: PerExample | None) -> Tensor:
         """[B, N, D]: time, then the label if there is one, then patches."""

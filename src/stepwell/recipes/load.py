@@ -12,7 +12,7 @@ from stepwell.catalogue.find import canonical
 from stepwell.catalogue.spec import split_pair
 from stepwell.core.errors import StepwellError, unknown
 from stepwell.recipes.method import workload_files
-from stepwell.recipes.plan import Plan, resolve
+from stepwell.recipes.plan import Begin, Plan, resolve
 from stepwell.recipes.schema import BadRecipe, Recipe
 from stepwell.runs.directory import RECIPE
 
@@ -23,22 +23,37 @@ def load(
     settings: Mapping[str, Any] | None = None,
     *,
     data_needed: bool = True,
+    begin: Begin | None = None,
 ) -> Plan:
-    """The plan of a shipped workload or of a TOML file, changed by settings and by key=value words."""
-    path = Path(workload) if workload.endswith(".toml") else workload_files().get(canonical(workload))
-    if path is None:
-        raise unknown("workload", workload, workload_files())
+    """The plan of a shipped workload, a TOML file or a run, changed by settings and by key=value words.
+
+    Settings that neither these nor a file of the user's name may follow others (`recipes/unnamed.py`).
+    """
     mistakes: list[str] = []
-    values = {**_read(path), **(settings or {})}
+    name, read, own = _source(workload)
+    changes = dict(settings or {})
     for word in words:
         try:
             key, value = split_pair(word)
         except StepwellError as error:
             mistakes.append(str(error))
         else:
-            values[key] = value
-    source = f"{path.name} with {' '.join(words)}" if words else path.name
-    return resolve(values, mistakes, source, data_needed=data_needed)
+            changes[key] = value
+    source = f"{name} with {' '.join(words)}" if words else name
+    plan = resolve({**read, **changes}, mistakes, source, data_needed=data_needed, begin=begin)
+    return plan.following({*changes, *(read if own else ())})
+
+
+def _source(workload: str) -> tuple[str, dict[str, Any], bool]:
+    """What a workload is called, its settings, and whether they are the user's own."""
+    run = Path(workload).expanduser()
+    if (run / RECIPE).is_file():
+        return str(run / RECIPE), {**_saved(run), "out": str(run)}, True
+    own = workload.endswith(".toml")
+    path = Path(workload) if own else workload_files().get(canonical(workload))
+    if path is None:
+        raise unknown("workload", workload, workload_files())
+    return path.name, _read(path), own
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -72,3 +87,19 @@ def _saved(run: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise StepwellError(f"{run / RECIPE} is not a recipe: it holds no settings.")
     return values
+
+
+def with_out(plan: Plan, workload: str) -> Plan:
+    """The plan with a run directory of its own, if none was named."""
+    recipe = plan.recipe
+    if recipe.out:
+        return plan
+    name = f"{Path(workload).stem}-{recipe.method}-{recipe.seed}"
+    if recipe.start:
+        name += f"-from-{Path(recipe.start).stem}"
+    return plan.with_settings(out=f"runs/{safe_name(name)}")
+
+
+def safe_name(name: str) -> str:
+    """A name as a folder can have it."""
+    return "".join(letter if letter.isalnum() or letter in "-_.+" else "-" for letter in name)

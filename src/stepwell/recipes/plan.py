@@ -1,26 +1,33 @@
-"""A plan: a recipe that was checked as a whole and resolved once, for everything that runs or counts it."""
+"""A plan: a recipe that was checked as a whole and resolved once, for everything that runs or counts it.
+
+Settings are checked before torch is imported, so that a mistake in one is told at once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from stepwell.catalogue import build
+from stepwell.catalogue.spec import Spec
 from stepwell.core.errors import StepwellError, unknown
-from stepwell.core.process import NoiseProcess
-from stepwell.core.sampler import TimestepSampler
-from stepwell.data.load import parse_classes
-from stepwell.evaluate.extractors import NAMES as EXTRACTORS
-from stepwell.generate.solvers import SOLVERS
-from stepwell.models import lora
-from stepwell.objective import Objective
+from stepwell.data.classes import parse_classes
 from stepwell.recipes.method import Method, parse_method
 from stepwell.recipes.schema import SETTINGS, SPELLINGS, TRACKERS, BadRecipe, Recipe
+from stepwell.recipes.unnamed import followed
+from stepwell.train.optimizers import OPTIMIZERS, missing_package
+
+if TYPE_CHECKING:
+    from stepwell.core.process import NoiseProcess
+    from stepwell.core.sampler import TimestepSampler
+    from stepwell.objective import Objective
 
 FILL_IN = "PATH"
 """Stands in shipped workloads for data that the user has to name."""
+
+
+Begin = Callable[[Recipe], None]
 
 
 @dataclass(frozen=True)
@@ -30,9 +37,14 @@ class Plan:
     recipe: Recipe
     method: Method
     process: NoiseProcess
+    followed_from: Mapping[str, Any] = field(default_factory=dict)
+    """The workload's values of settings that follow others here (`recipes/unnamed.py`)."""
 
     def objective(self) -> Objective:
         """The loss that is trained, with a new weighting: each training has its own, because some learn."""
+        from stepwell.catalogue import build
+        from stepwell.objective import Objective
+
         return Objective(self.process, build.weighting(self.method.weighting))
 
     @property
@@ -42,6 +54,8 @@ class Plan:
 
     def sampler(self) -> TimestepSampler:
         """A new timestep sampler: each training has its own, because samplers learn."""
+        from stepwell.catalogue import build
+
         return build.sampler(self.method.sampler, self.process)
 
     def with_settings(self, **changes: Any) -> Plan:
@@ -50,6 +64,13 @@ class Plan:
             raise ValueError("method and process are resolved already: resolve another recipe")
         return replace(self, recipe=replace(self.recipe, **changes))
 
+    def following(self, named: Collection[str]) -> Plan:
+        """The plan with settings that were not `named` following those that were."""
+        values = self.recipe.values()
+        changes = followed(values, named)
+        before = {name: values[name] for name in changes}
+        return replace(self.with_settings(**changes), followed_from=before)
+
 
 def resolve(
     settings: Mapping[str, Any],
@@ -57,10 +78,12 @@ def resolve(
     source: str = "the recipe",
     *,
     data_needed: bool = True,
+    begin: Begin | None = None,
 ) -> Plan:
     """The plan of some settings, or one error that lists every mistake.
 
-    Without `data_needed`, workloads whose data are to be filled in by the user are accepted too.
+    Without `data_needed`, workloads whose data are to be filled in by the user are accepted too. `begin` is
+    called with the checked settings, before torch is imported.
     """
     mistakes = list(mistakes)
     values: dict[str, Any] = {}
@@ -82,8 +105,11 @@ def resolve(
         mistakes.append(
             f"data={FILL_IN} is to be filled in: a folder of images, an .npz, CIFAR-10's folder or hub:NAME"
         )
-    plan = _named_parts(recipe, mistakes)
-    if mistakes or plan is None:
+    mistakes += _unknown_names(recipe)
+    if begin is not None and not mistakes:
+        begin(recipe)
+    plan = None if mistakes else _built(recipe, mistakes)
+    if plan is None:
         raise BadRecipe(source, mistakes)
     return plan
 
@@ -125,8 +151,10 @@ def _combinations(recipe: Recipe) -> Iterator[str]:
         yield "start_digest is of the weights that from= names: give both, or neither"
     if recipe.lora > 0 and not recipe.start:
         yield f"lora={recipe.lora} adapts a network that is trained already: name it with from=RUN"
-    if recipe.lora > 0 and not lora.is_available():
-        yield f"lora={recipe.lora} {lora.MISSING}"
+    if recipe.lora > 0 and find_spec("peft") is None:
+        yield f"lora={recipe.lora} needs peft, which is not installed: pip install 'stepwell[lora]'"
+    if recipe.optimizer in OPTIMIZERS and (package := missing_package(recipe.optimizer)):
+        yield f"optimizer={recipe.optimizer} needs a package that is not installed: pip install {package}"
     factor, size = recipe.super_resolution, recipe.size
     if factor == 1:
         yield "super_resolution=1 would show the network the image itself: give 2 or more, or 0"
@@ -136,19 +164,30 @@ def _combinations(recipe: Recipe) -> Iterator[str]:
         parse_classes(recipe.only_classes)
     except StepwellError as error:
         yield str(error)
-    if recipe.extractor and recipe.extractor not in EXTRACTORS:
-        yield str(unknown("extractor", recipe.extractor, EXTRACTORS))
     if recipe.tracker in TRACKERS and find_spec(recipe.tracker) is None:
         yield f"tracker={recipe.tracker} needs a package that is not installed: pip install {recipe.tracker}"
 
 
-def _named_parts(recipe: Recipe, mistakes: list[str]) -> Plan | None:
+def _unknown_names(recipe: Recipe) -> Iterator[str]:
+    """Names of the process and of the method's parts that the catalogue does not have."""
+    try:
+        Spec.parse("process", recipe.process)
+    except StepwellError as error:
+        yield str(error)
+    try:
+        parse_method(recipe.method)
+    except StepwellError as error:
+        yield str(error)
+
+
+def _built(recipe: Recipe, mistakes: list[str]) -> Plan | None:
     """Process and method built for real, so that their own checks speak; None adds to the mistakes."""
+    from stepwell.catalogue import build
+
     process = None
     try:
         process = build.as_process(recipe.process)
-        if recipe.solver in SOLVERS:
-            process.solver(recipe.solver)
+        process.solver(recipe.solver)
     except StepwellError as error:
         mistakes.append(str(error))
     try:
@@ -161,5 +200,4 @@ def _named_parts(recipe: Recipe, mistakes: list[str]) -> Plan | None:
         weighting(process, process.grid()[:1])
     except StepwellError as error:
         mistakes.append(str(error))
-        return None
-    return plan
+    return None if mistakes else plan

@@ -13,6 +13,7 @@ from stepwell.core.density import Uniform
 from stepwell.core.errors import StepwellError, Unsupported
 from stepwell.core.ranks import neighbours_watched
 from stepwell.generate.images import generate
+from stepwell.generate.sheets import as_tensor
 from stepwell.generate.super_resolution import sample_sheet
 from stepwell.recipes.experiment import Experiment, experiment
 from stepwell.recipes.load import saved_recipe
@@ -31,6 +32,7 @@ from stepwell.train import checkpoint
 from stepwell.train.loop import train
 from stepwell.train.recorder import Hooks, Position
 from stepwell.train.step import Training
+from stepwell.train.tracking import NO_TRACKER, Tracking
 
 Say = Callable[[str], None]
 Progress = Callable[[int, dict[str, Any]], None]
@@ -47,37 +49,42 @@ _SHARDING = {
 def run_plan(
     plan: Plan, *, inexact: bool = False, say: Say = print, progress: Progress = lambda step, values: None
 ) -> Position:
-    """Train from the start or from the newest checkpoint of out=, then generate samples."""
+    """Train from the start or from the newest checkpoint of out=, with samples on the way and at the end."""
     require_whole_networks()
     out = Path(plan.recipe.out)
-    trackers = None if plan.recipe.tracker == "none" else plan.recipe.tracker
+    trackers = None if plan.recipe.tracker == NO_TRACKER else plan.recipe.tracker
     accelerator = accelerator_of(plan.recipe, log_with=trackers, project_dir=str(out))
-    made = experiment(_with_known_start(plan, out), start=not any(checkpoint.steps(out / "checkpoints")))
+    made = experiment(_as_begun(plan, out), start=not any(checkpoint.steps(out / "checkpoints")))
     recipe, leads = made.recipe, accelerator.is_main_process
     run = _open(out, recipe) if leads else None
     try:
         training = training_of(made, accelerator)
         if run is not None:
             _describe(run, training)
-        if trackers:
-            accelerator.init_trackers("stepwell", config={k: str(v) for k, v in recipe.values().items()})
+        tracking = Tracking(accelerator, recipe.tracker, recipe.values())
         quiet: Say = say if leads else lambda text: None
-        for note in (*made.data.notes, *_notes(made)):
+        for note in (*banner(made, training, tracking.hint), *made.data.notes, *_notes(made)):
             quiet(note)
+
+        def sample(step: int) -> None:
+            if run is not None:
+                _sample(made, training, run, step, tracking)
+
         hooks = Hooks(
             evaluate=evaluation_of(made, accelerator.device),
             measure=measurement_of(made, training),
             progress=progress if leads else lambda step, values: None,
-            track=lambda values, step: accelerator.log(values, step=step) if trackers else None,
+            track=tracking.values,
+            sample=sample,
             say=quiet,
         )
         at = train(training, run, loop_settings(made, accelerator.num_processes, inexact), hooks)
         if at.finished(recipe.limit):
             quiet(f"Forecast: {training.pacer.forecast()}.")
-        if run is not None and recipe.samples and at.finished(recipe.limit):
-            _sample(made, training, run, at, quiet)
-        if trackers:
-            accelerator.end_training()
+            with at.clock.paused():
+                if recipe.samples:
+                    sample(at.step)
+        tracking.close()
         return at
     finally:
         if run is not None:
@@ -100,17 +107,45 @@ def require_whole_networks() -> None:
             )
 
 
-def _with_known_start(plan: Plan, out: Path) -> Plan:
-    """With the digest that the run started with: a resumed run does not need the weights themselves."""
-    if not plan.recipe.start or plan.recipe.start_digest:
-        return plan
+def _as_begun(plan: Plan, out: Path) -> Plan:
+    """With what the run in `out` settled when it began, if there is one.
+
+    The digest of the weights it started from, which it does not need any more, and settings that followed its
+    number of steps: it may be continued with more.
+    """
     saved = saved_recipe(out)
-    return plan if saved is None else plan.with_settings(start_digest=saved.start_digest)
+    if saved is None:
+        return plan
+    settled = {name: getattr(saved, name) for name in plan.followed_from}
+    if plan.recipe.start and not plan.recipe.start_digest:
+        settled["start_digest"] = saved.start_digest
+    return plan.with_settings(**settled)
+
+
+def banner(made: Experiment, training: Training, tracker: str) -> Iterator[str]:
+    """What is about to be trained, where, and what the recipe settled by itself."""
+    recipe, source, device = made.recipe, made.data.train, training.accelerator.device
+    sizes = [parameter.numel() for parameter in training.network.parameters()]
+    threads = f", {torch.get_num_threads()} threads" if device.type == "cpu" else ""
+    ranks = training.accelerator.num_processes
+    images = recipe.batch * recipe.accumulate * ranks
+    yield f"Training {recipe.model} ({sum(sizes):,} parameters) on {ranks} x {device.type}{threads}"
+    yield f"  data    {source.name}: {len(source):,} to train on, {len(made.data.held_out):,} held out, " + (
+        "x".join(map(str, source.shape))
+    )
+    yield f"  method  {recipe.method} on {recipe.process}"
+    yield f"  steps   {recipe.steps:,} of {images} images, {recipe.optimizer} at {recipe.lr:g}"
+    yield f"  writes  {recipe.out}" + (f"; look with: {tracker}" if tracker else "")
+    settled = [f"{name}={getattr(recipe, name):g}" for name in made.plan.followed_from]
+    if settled:
+        yield f"  set by itself: {', '.join(settled)}; name one to change it"
 
 
 def _notes(made: Experiment) -> Iterator[str]:
     """What a user should know before the first step."""
     recipe = made.recipe
+    if made.plan.solver != recipe.solver and recipe.samples:
+        yield f"samples are generated by {made.plan.solver}: {recipe.solver} needs discrete timesteps."
     if made.started_from:
         yield f"starts from {made.started_from} (digest {recipe.start_digest})"
     if recipe.lora:
@@ -146,32 +181,21 @@ def _describe(run: Run, training: Training) -> None:
     write_json(run.path / ENVIRONMENT, facts)
 
 
-def _sample(made: Experiment, training: Training, run: Run, at: Position, say: Say) -> None:
-    """A sheet of images of the EMA weights, all classes in turn."""
-    path = run.samples / f"step-{at.step:09d}.png"
+def _sample(made: Experiment, training: Training, run: Run, step: int, tracking: Tracking) -> None:
+    """A sheet of images of the EMA weights, all classes in turn; from the same noise at every step."""
+    path = sample_path(run.path, step)
     if path.exists():
         return
     network, request = training.network, made.request(made.recipe.samples)
-    if request.solver != made.recipe.solver:
-        say(f"samples are generated by {request.solver}: {made.recipe.solver} needs discrete timesteps.")
     network.eval()
     with training.ema.in_place():
         images = torch.cat(list(generate(network, made.process, request, made.decode)))
     network.train()
-    sample_sheet(images, request.ground_truth).save(path)
+    picture = sample_sheet(images, request.ground_truth)
+    picture.save(path)
+    tracking.picture("samples", as_tensor(picture), step)
 
 
-def with_out(plan: Plan, workload: str) -> Plan:
-    """The plan with a run directory of its own, if none was named."""
-    recipe = plan.recipe
-    if recipe.out:
-        return plan
-    name = f"{Path(workload).stem}-{recipe.method}-{recipe.seed}"
-    if recipe.start:
-        name += f"-from-{Path(recipe.start).stem}"
-    return plan.with_settings(out=f"runs/{safe_name(name)}")
-
-
-def safe_name(name: str) -> str:
-    """A name as a folder can have it."""
-    return "".join(letter if letter.isalnum() or letter in "-_.+" else "-" for letter in name)
+def sample_path(run: Path, step: int) -> Path:
+    """Where the sample sheet of a step is."""
+    return run / "samples" / f"step-{step:09d}.png"

@@ -12,8 +12,11 @@ from stepwell.core.errors import StepwellError, unknown
 from stepwell.generate.solvers import SOLVERS
 from stepwell.models.registry import MODELS
 from stepwell.runs.directory import Limit
+from stepwell.runs.metrics import EXTRACTORS
 from stepwell.train.learning_rate import SCHEDULES
+from stepwell.train.optimizers import OPTIMIZERS
 
+DEVICES = ("auto", "cpu", "cuda", "mps", "xpu")
 TRACKERS = ("tensorboard", "wandb", "trackio", "aim", "mlflow", "comet_ml", "clearml", "dvclive", "swanlab")
 """The trackers that accelerate knows; each is also the name of its package."""
 
@@ -128,10 +131,14 @@ class Recipe:
         None, "stop after this much training time, evaluation excluded", above(0), may_change=True
     )
     accumulate: int = setting(1, "micro-batches per optimizer step", above(0))
-    optimizer: str = setting("adamw", "adamw or adam, fused", one_of("adamw", "adam"))
+    optimizer: str = setting(
+        "adamw",
+        "adamw and adam (fused), adafactor, or of their own packages lion, prodigy and adamw-8bit",
+        one_of(*OPTIMIZERS),
+    )
     beta1: float = setting(0.9, "Adam's beta1", below_one)
-    beta2: float = setting(0.999, "Adam's beta2", below_one)
-    weight_decay: float = setting(0.0, "AdamW's weight decay", at_least(0))
+    beta2: float = setting(0.999, "Adam's beta2; for lion 0.99 unless given", below_one)
+    weight_decay: float = setting(0.0, "weight decay of the optimizer", at_least(0))
     clip: float | None = setting(1.0, "largest gradient norm; none: no clipping", above(0))
     warm_up_steps: int = setting(0, "linear warm-up of the learning rate", at_least(0))
     lr_schedule: str = setting(
@@ -164,14 +171,26 @@ class Recipe:
     precision: str = setting("no", "no (float32), bf16 or fp16", one_of("no", "bf16", "fp16"))
     channels_last: bool = setting(False, "memory format of images")
     compile: bool = setting(False, "torch.compile the network")
+    gradient_checkpointing: bool = setting(
+        False, "compute activations again in the backward pass: less memory, more time"
+    )
+    device: str = output_setting(
+        "auto", "auto (a GPU if there is one), cpu, cuda, mps or xpu", one_of(*DEVICES)
+    )
 
     record_every: int = output_setting(50, "steps between lines of metrics", above(0))
     evaluate_every: int = setting(500, "steps between evaluations; 0: never", at_least(0), compared=True)
     evaluate_images: int = setting(256, "held-out images per evaluation", above(0))
     bands: int = setting(20, "bands of unit time that held-out losses are reported for", above(0))
     checkpoint_every: int = setting(500, "steps between checkpoints", above(0), compared=True)
-    keep: int = output_setting(2, "checkpoints kept", above(0))
-    samples: int = output_setting(64, "images generated at the end; 0: none", at_least(0))
+    keep: int = output_setting(2, "newest checkpoints kept", above(0))
+    keep_best: bool = output_setting(
+        False, "also keep the checkpoint with the lowest held-out simple loss, of those that were evaluated"
+    )
+    samples: int = output_setting(64, "images of a sample sheet; 0: none", at_least(0))
+    sample_every: int = output_setting(
+        0, "steps between sample sheets during training; 0: one at the end", at_least(0)
+    )
     solver: str = setting(
         "ddim",
         "generates images: ddpm, ddim, heun, dpm-solver++ or unipc; in continuous time heun (also the "
@@ -186,6 +205,7 @@ class Recipe:
     extractor: str = setting(
         "",
         "features for distances: inception, resnet20-cifar10 or fashion16; by default only the last",
+        one_of("", *EXTRACTORS),
         may_change=True,
     )
     tracker: str = output_setting(

@@ -9,6 +9,7 @@ import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
 from torch import Tensor, nn
 
+from stepwell.core.errors import Unsupported
 from stepwell.core.ranks import worker_group
 from stepwell.core.tick import Tick, stream_key
 from stepwell.data.batches import Batches, Prefetched
@@ -21,13 +22,15 @@ from stepwell.recipes.schema import Recipe
 from stepwell.runs.metrics import QUADRATURE, loss
 from stepwell.train.ema import Ema
 from stepwell.train.learning_rate import LearningRate
+from stepwell.train.optimizers import build_optimizer
 from stepwell.train.recorder import LoopSettings
 from stepwell.train.step import Training
 
 
-def on_cpu() -> bool:
-    """Whether no accelerator is available."""
-    return not (torch.cuda.is_available() or torch.backends.mps.is_available() or torch.xpu.is_available())
+def on_cpu(device: str = "auto") -> bool:
+    """Whether the CPU is asked for, or no accelerator is available."""
+    available = torch.cuda.is_available() or torch.backends.mps.is_available() or torch.xpu.is_available()
+    return device == "cpu" or not available
 
 
 def accelerator_of(recipe: Recipe, **more: Any) -> Accelerator:
@@ -35,7 +38,14 @@ def accelerator_of(recipe: Recipe, **more: Any) -> Accelerator:
     # Otherwise DDP puts gradients in another order after its first step: from three ranks on sums then round
     # differently, and a resumed run, whose first step is another one, would not be the same bit for bit.
     ddp = DistributedDataParallelKwargs(find_unused_parameters=True)
-    return Accelerator(cpu=on_cpu(), mixed_precision=recipe.precision, kwargs_handlers=[ddp], **more)
+    cpu = on_cpu(recipe.device)
+    accelerator = Accelerator(cpu=cpu, mixed_precision=recipe.precision, kwargs_handlers=[ddp], **more)
+    if recipe.device not in ("auto", accelerator.device.type):
+        raise Unsupported(
+            f"device={recipe.device} is not to be had: this machine and its torch {torch.__version__} offer "
+            f"{accelerator.device.type}. Write device={accelerator.device.type} or leave it out."
+        )
+    return accelerator
 
 
 def training_of(experiment: Experiment, accelerator: Accelerator) -> Training:
@@ -44,13 +54,14 @@ def training_of(experiment: Experiment, accelerator: Accelerator) -> Training:
     network: nn.Module = experiment.denoiser
     if recipe.channels_last:
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    kind = torch.optim.AdamW if recipe.optimizer == "adamw" else torch.optim.Adam
-    optimizer = kind(
+    if recipe.gradient_checkpointing:
+        experiment.denoiser.network.enable_gradient_checkpointing()
+    optimizer = build_optimizer(
+        recipe.optimizer,
         [parameter for parameter in network.parameters() if parameter.requires_grad],
-        lr=recipe.lr,
-        betas=(recipe.beta1, recipe.beta2),
-        weight_decay=recipe.weight_decay,
-        fused=True,
+        recipe.lr,
+        (recipe.beta1, recipe.beta2),
+        recipe.weight_decay,
     )
     prepared, optimizer = accelerator.prepare(network, optimizer)
     bare = accelerator.unwrap_model(prepared)
@@ -99,6 +110,8 @@ def loop_settings(experiment: Experiment, world: int, inexact: bool = False) -> 
         evaluate_every=recipe.evaluate_every,
         checkpoint_every=recipe.checkpoint_every,
         keep=recipe.keep,
+        keep_best=loss("simple").key if recipe.keep_best else "",
+        sample_every=recipe.sample_every if recipe.samples else 0,
         inexact=inexact,
     )
 

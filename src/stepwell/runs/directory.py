@@ -92,6 +92,11 @@ class Run:
         self._metrics.write(json.dumps(finite(values)) + "\n")
         self._metrics.flush()
 
+    def evaluations(self, key: str) -> dict[int, float]:
+        """A number of every evaluation so far, by step."""
+        lines = (line for line in records(self.path) if line["kind"] == "evaluation")
+        return {line["step"]: line[key] for line in lines if line.get(key) is not None}
+
     def metrics_bytes(self) -> int:
         """The length of metrics.jsonl in bytes, after flushing it to disk."""
         assert self._metrics is not None

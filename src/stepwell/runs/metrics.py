@@ -24,6 +24,8 @@ QUADRATURE = "quadrature"
 FORECAST = "forecast/"
 """Begins the keys of what a run expected of its draws (`pacer/forecast.py`)."""
 INCEPTION = "inception"
+EXTRACTORS = (INCEPTION, "resnet20-cifar10", "fashion16")
+"""The feature networks of distances."""
 CONDITIONS = ("extractor", "generated", "reference", "images", "made_by")
 """What a section of a score says about how it was measured."""
 

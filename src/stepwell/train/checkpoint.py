@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -72,8 +72,11 @@ class Checkpoint:
     """Numbers and strings: step, images, seconds, the length of metrics.jsonl, the world size."""
 
 
-def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
-    """Write a checkpoint, then forget all but the newest `keep`."""
+def save(folder: Path, checkpoint: Checkpoint, keep: int, losses: Mapping[int, float] | None = None) -> Path:
+    """Write a checkpoint, then forget all but the newest `keep` and the one with the lowest of `losses`.
+
+    `losses` are those of evaluations by step; steps without a checkpoint do not count.
+    """
     path = file(folder, checkpoint.info["step"])
     temporary = folder / f".{path.name}.tmp"
     plain, tensors = split(checkpoint.tree)
@@ -89,8 +92,12 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
         last = max(steps(folder), default=None)
         kept = "there is no earlier one" if last is None else f"the one of step {last} is kept"
         raise CheckpointError(f"could not write the checkpoint {path} ({error}); {kept}.") from error
-    for step in sorted(steps(folder))[:-keep]:
-        file(folder, step).unlink(missing_ok=True)
+    there = sorted(steps(folder))
+    evaluated = {step: loss for step, loss in (losses or {}).items() if step in there}
+    best = min(evaluated, key=evaluated.__getitem__, default=None)
+    for step in there[:-keep]:
+        if step != best:
+            file(folder, step).unlink(missing_ok=True)
     return path
 
 

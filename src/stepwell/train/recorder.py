@@ -65,6 +65,9 @@ class LoopSettings:
     evaluate_every: int = 0
     checkpoint_every: int = 0
     keep: int = 2
+    keep_best: str = ""
+    """The checkpoint whose evaluation has the lowest value of this key is kept as well; empty: none."""
+    sample_every: int = 0
     inexact: bool = False
 
 
@@ -76,7 +79,9 @@ class Hooks:
     measure: Callable[[int], None]
     """Measures the gradient's noise at this step with the weights in place, on every rank."""
     progress: Callable[[int, dict[str, Any]], None]
-    track: Callable[[dict[str, float], int], None]
+    track: Callable[[dict[str, Any], int], None]
+    sample: Callable[[int], None]
+    """Generates a sample sheet at this step, on rank 0."""
     say: Callable[[str], None]
 
 
@@ -106,6 +111,7 @@ class Recorder:
     ) -> None:
         self.training, self.run, self.settings, self.hooks, self.at = training, run, settings, hooks, at
         self._last_progress = 0.0
+        self._last_record = (at.step * settings.batch_images, at.clock.seconds)
         self._forecast = ""
         self._report: StepReport | None = None
 
@@ -143,6 +149,7 @@ class Recorder:
             "learning_rate": self.training.learning_rate.at(self.at.step - 1),
             **{f"sampler/{name}": float(value) for name, value in report.sampler.items()},
             "sampler_seconds": self.training.pacer.seconds,
+            "images_per_second": self._throughput(),
             **self._forecasts(),
         }
         self.run.record({"kind": "train", **self._position(), **values})
@@ -150,6 +157,12 @@ class Recorder:
         for message in self.at.warnings.check(values):
             self.run.record({"kind": "warning", **self._position(), "message": message})
             self.hooks.say(f"Warning at step {self.at.step}: {message}")
+
+    def _throughput(self) -> float:
+        """Images a training second since the last record."""
+        now = (self.at.step * self.settings.batch_images, self.at.clock.seconds)
+        (images, seconds), self._last_record = self._last_record, now
+        return (now[0] - images) / max(now[1] - seconds, 1e-9)
 
     def evaluate(self) -> None:
         """Record what the EMA weights do, and the sampler's density and forecast; the clock is paused."""
@@ -169,8 +182,14 @@ class Recorder:
                 network.train()
                 values |= {**self._densities(), **self._forecasts()}
                 self.run.record({"kind": "evaluation", **self._position(), **values})
-                scalars = {name: value for name, value in values.items() if isinstance(value, float)}
-                self.hooks.track(scalars, self.at.step)
+                self.hooks.track(values, self.at.step)
+            self.training.accelerator.wait_for_everyone()
+
+    def sample(self) -> None:
+        """Images of the EMA weights; the clock is paused."""
+        with self.at.clock.paused():
+            if self.run is not None:
+                self.hooks.sample(self.at.step)
             self.training.accelerator.wait_for_everyone()
 
     def _forecasts(self) -> dict[str, float]:
@@ -218,7 +237,10 @@ class Recorder:
                 }
                 try:
                     checkpoint.save(
-                        self.run.checkpoints, checkpoint.Checkpoint(tree, info), self.settings.keep
+                        self.run.checkpoints,
+                        checkpoint.Checkpoint(tree, info),
+                        self.settings.keep,
+                        self.run.evaluations(self.settings.keep_best) if self.settings.keep_best else {},
                     )
                 except checkpoint.CheckpointError as error:
                     raise TrainingStopped(f"{error} Make room, then run the same command again.") from error

@@ -51,9 +51,13 @@ def _differences(training: Training, tree: Any) -> Iterator[str]:
             yield f"the optimizer's state of a parameter {number!r}, which there is not"
             continue
         like = trained[number]
-        # A count of steps has no dimensions; everything else is like its parameter.
-        wanted = {name: like if _shape(value) != () else value for name, value in _items(moments)}
+        # Adam's moments are like their parameter; step counts and other optimizers' factors are not.
+        wanted = {name: like if _is_moment(name) else value for name, value in _items(moments)}
         yield from _other_shapes(f"the optimizer's state {number}/", wanted, dict(_items(moments)))
+
+
+def _is_moment(name: Any) -> bool:
+    return isinstance(name, str) and name.startswith(("exp_avg", "max_exp_avg"))
 
 
 def _other_shapes(what: str, wanted: Mapping[Any, Any], stored: Mapping[Any, Any]) -> Iterator[str]:
