@@ -70,7 +70,7 @@ def test_every_option_that_cannot_work(run: Path, tmp_path: Path, capsys: pytest
         ("--steps", "0"): "steps must be a whole number of at least 1",
         ("--steps", "1001"): "more than the process's 1000 timesteps",
         ("--steps", "1"): "2 steps or more",
-        ("--labels", "a,b"): "--labels must be numbers such as 0,1,2",
+        ("--labels", "a,b"): "'a' is no class. Write numbers such as 0,1,2, or names of classes (t-shirt, ",
         ("--labels", "10"): "labels run from 0 to 9, not 10",
         ("--guidance", "-1"): "guidance must be 0 or more",
         ("--eta", "0.5"): "eta is DDIM's noise",
@@ -84,6 +84,18 @@ def test_every_option_that_cannot_work(run: Path, tmp_path: Path, capsys: pytest
     assert "write a folder or an .npz instead" in sheet
     (tmp_path / "file").write_bytes(b"")
     assert "cannot write" in refused(capsys, "generate", str(run), "--out", str(tmp_path / "file" / "a.npz"))
+
+
+def test_classes_go_by_name(run: Path, tmp_path: Path) -> None:
+    words = ["generate", str(run), "-n", "4", "--steps", "2"]
+    for labels in ("Bag,0", "8,0", "0,8"):
+        assert main([*words, "--labels", labels, "--out", str(tmp_path / f"{labels}.npz")]) == 0
+    named, numbered, other = (
+        np.load(tmp_path / f"{labels}.npz")["images"] for labels in ("Bag,0", "8,0", "0,8")
+    )
+    assert (named == numbered).all()
+    assert (named != other).any()
+    assert json.loads((run / "environment.json").read_text())["class_names"][8] == "bag"
 
 
 def test_networks_with_classes_are_not_exported(

@@ -188,9 +188,11 @@ def test_sub_folders_are_the_classes(tmp_path: Path) -> None:
     (tmp_path / "about").mkdir()
     (tmp_path / "about" / "readme.txt").write_text("no class")
     (tmp_path / "empty").mkdir()
+    (tmp_path / "licence.txt").write_text("no class either")
     data = load(str(tmp_path), labels=True)
     assert data.train.classes == data.held_out.classes == 3
     assert "3 classes: ant, bee, cat" in data.notes
+    assert data.class_names == ("ant", "bee", "cat")
     labels = [part.labels for part in (data.train, data.held_out)]
     assert torch.cat([part for part in labels if part is not None]).bincount().tolist() == [4, 4, 4]
     images, classes = data.train.fetch(torch.arange(11)), data.train.labels
@@ -202,7 +204,7 @@ def test_sub_folders_are_the_classes(tmp_path: Path) -> None:
 def test_files_without_a_class_are_refused(tmp_path: Path) -> None:
     fill(tmp_path / "ant", 3)
     fill(tmp_path, 7)
-    with pytest.raises(BadData, match=r"7 of 10 files do not: 000.png, .*004.png, \.\.\.\. Move them"):
+    with pytest.raises(BadData, match=r"7 of 10 do not: 000.png, .*004.png, \.\.\.\. Move them"):
         load(str(tmp_path), labels=True)
     assert len(load(str(tmp_path)).train) == 9
 

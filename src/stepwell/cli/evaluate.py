@@ -103,3 +103,9 @@ def _score_run(options: argparse.Namespace) -> None:
     names = [metric.name(features_of(values)) for metric in measured]
     for name, metric in zip(names, measured, strict=True):
         print(f"  {name.ljust(max(map(len, names)))}  {metric.text(values)}")
+    if generated and not features_of(values):
+        print(
+            "No distance: our own feature network knows 16x16 grey clothes only. Compare with another: "
+            f"stepwell generate {options.directory} -n 10000 --out images.npz; stepwell evaluate images.npz "
+            f"{options.directory} --extractor inception --weights FILE"
+        )

@@ -31,7 +31,7 @@ def register(verbs: Any) -> None:
     verb.add_argument("--steps", type=int, default=None, help="denoising steps; by default the recipe's")
     verb.add_argument("--seed", type=int, default=0, help="seed of the noise (0)")
     verb.add_argument("--batch", type=int, default=64, help="images at once (64)")
-    verb.add_argument("--labels", default=None, help="classes to cycle through, such as 0,1,2")
+    verb.add_argument("--labels", default=None, help="classes to cycle through, by number or name: 0,1,2")
     verb.add_argument("--guidance", type=float, default=None, help="above 1: classifier-free guidance")
     verb.add_argument("--eta", type=float, default=0.0, help="noise of ddim, 0 to 1")
     verb.add_argument(
@@ -99,16 +99,26 @@ def requested(run: Experiment, options: argparse.Namespace) -> Request:
         solver = SOLVERS[require.one_of("solver", options.solver, tuple(SOLVERS))]
         steps = solver.default_steps(run.process.timesteps or 1000)
         request = replace(request, solver=options.solver, steps=steps)
-    changes = {"steps": options.steps, "guidance": options.guidance, "labels": _labels(options.labels)}
+    changes = {"steps": options.steps, "guidance": options.guidance, "labels": _labels(options.labels, run)}
     chosen = {name: value for name, value in changes.items() if value is not None}
     return replace(request, eta=options.eta, **chosen)
 
 
-def _labels(text: str | None) -> tuple[int, ...] | None:
-    try:
-        return None if text is None else tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise StepwellError(f"--labels must be numbers such as 0,1,2, not {text!r}.") from None
+def _labels(text: str | None, run: Experiment) -> tuple[int, ...] | None:
+    """The numbers of classes that are given by number or by name."""
+    if text is None:
+        return None
+    names = {name.lower(): number for number, name in enumerate(run.data.class_names)}
+    words = [word.strip() for word in text.split(",")]
+    wrong = [word for word in words if not word.isdecimal() and word.lower() not in names]
+    if wrong:
+        known = (
+            f"names of classes ({', '.join(names)})" if names else "not names, which these data have none of"
+        )
+        raise StepwellError(
+            f"--labels {text}: {wrong[0]!r} is no class. Write numbers such as 0,1,2, or {known}."
+        )
+    return tuple(int(word) if word.isdecimal() else names[word.lower()] for word in words)
 
 
 def forecast(job: ImageJob, out: Path, world: int) -> str:

@@ -39,13 +39,14 @@ def read(root: Path, options: Options) -> DataSet:
             f"{files.name} has no files in it or in its sub-folders (hidden ones are skipped): "
             "give a folder with images."
         )
-    if options.labels:
-        _refuse_files_without_class(files)
     images = scan(files, options)
+    if options.labels:
+        _refuse_images_without_class(files, images.rows)
     labels, names = _classes(files, images.rows) if options.labels else (None, [])
     flips, flip_notes = options.flip_or(True)
     class_notes = [f"{len(names)} classes: {listed(names, 10)}"] if names else []
-    return split(images.source(labels, len(names), flips), (*images.notes, *flip_notes, *class_notes))
+    notes = (*images.notes, *flip_notes, *class_notes)
+    return split(images.source(labels, len(names), flips), notes, tuple(names))
 
 
 def _below(root: Path) -> list[str]:
@@ -68,12 +69,12 @@ def _loops(folder: str, name: str) -> bool:
     return inside == target or target in inside.parents
 
 
-def _refuse_files_without_class(files: Files) -> None:
-    loose = [files.title(row) for row, path in enumerate(files.paths) if "/" not in path]
+def _refuse_images_without_class(files: Files, rows: list[int]) -> None:
+    loose = [files.title(row) for row in rows if "/" not in files.paths[row]]
     if loose:
         raise BadData(
             f"{files.name}: with labels every image lies in a sub-folder that names its class, and "
-            f"{len(loose)} of {len(files)} files do not: {listed(loose)}. Move them, or train without labels."
+            f"{len(loose)} of {len(rows)} do not: {listed(loose)}. Move them, or train without labels."
         )
 
 

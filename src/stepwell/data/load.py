@@ -139,7 +139,7 @@ def _restrict(data: DataSet, classes: tuple[int, ...], *, keep_labels: bool) -> 
     train, held_out = (_of_classes(source, classes, keep_labels) for source in (data.train, data.held_out))
     listed = ", ".join(map(str, classes))
     note = f"only {len(train):,} of {len(data.train):,} images, those of the classes {listed}"
-    return DataSet(train, held_out, (*data.notes, note))
+    return DataSet(train, held_out, (*data.notes, note), class_names=data.class_names if keep_labels else ())
 
 
 def _of_classes(source: ExampleSource, classes: tuple[int, ...], keep_labels: bool) -> Part:

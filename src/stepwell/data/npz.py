@@ -5,6 +5,7 @@ from __future__ import annotations
 import zipfile
 import zlib
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,14 +54,20 @@ def read(path: Path, options: Options, name: str | None = None) -> DataSet:
     return DataSet(train, held_out, notes)
 
 
+FASHION16_CLASSES = (
+    "t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot",
+)  # fmt: skip
+"""In the order of their numbers."""
+
+
 def read_fashion16(options: Options) -> DataSet:
     """Fashion-MNIST at 16x16 (Xiao et al. 2017; MIT licence, in the file): 12,000 images, 2,000 held out.
 
-    Made by `benchmarks/make_fashion16.py`. Classes 0 to 9: t-shirt, trouser, pullover, dress, coat, sandal,
-    shirt, sneaker, bag, ankle boot. Not mirrored by default: all shoes point to the left.
+    Made by `benchmarks/make_fashion16.py`. Not mirrored by default: all shoes point to the left.
     """
     with as_file(files("stepwell.data") / "fashion16.npz") as path:
-        return read(path, options, name="fashion16")
+        data = read(path, options, name="fashion16")
+    return replace(data, class_names=FASHION16_CLASSES) if options.labels else data
 
 
 def _arrays(path: Path, name: str) -> dict[str, NDArray[Any]]:

@@ -185,6 +185,8 @@ class DataSet:
     notes: tuple[str, ...] = ()
     latents: LatentOrigin | None = None
     """None if the examples are images."""
+    class_names: tuple[str, ...] = ()
+    """What class k is called, if the data say."""
 
 
 def checked_labels(name: str, labels: Tensor | None, count: int, classes: int) -> Tensor | None:
@@ -201,7 +203,7 @@ def checked_labels(name: str, labels: Tensor | None, count: int, classes: int) -
     return labels.to(torch.int64)
 
 
-def split(source: ImageSource, notes: tuple[str, ...] = ()) -> DataSet:
+def split(source: ImageSource, notes: tuple[str, ...] = (), class_names: tuple[str, ...] = ()) -> DataSet:
     """Hold out a fixed pseudo-random tenth (1 to 2,000 images), the same for every training seed."""
     count = len(source)
     if count < 2:
@@ -216,6 +218,7 @@ def split(source: ImageSource, notes: tuple[str, ...] = ()) -> DataSet:
         Part(source, order[held:].sort().values, source.name),
         Part(source, order[:held].sort().values, f"{source.name} held out"),
         (*notes, note),
+        class_names=class_names,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,7 @@ def run_plan(
     try:
         training = training_of(made, accelerator)
         if run is not None:
-            _describe(run, training)
+            _describe(run, training, made.data.class_names)
         tracking = Tracking(accelerator, recipe.tracker, recipe.values())
         quiet: Say = say if leads else lambda text: None
         for note in (*banner(made, training, tracking.hint), *made.data.notes, *_notes(made)):
@@ -169,7 +169,7 @@ def _open(out: Path, recipe: Recipe) -> Run:
     return run
 
 
-def _describe(run: Run, training: Training) -> None:
+def _describe(run: Run, training: Training, class_names: Sequence[str]) -> None:
     parameters = list(training.network.parameters())
     facts = environment(
         device=str(training.accelerator.device),
@@ -177,6 +177,7 @@ def _describe(run: Run, training: Training) -> None:
         processes=training.accelerator.num_processes,
         parameters=sum(p.numel() for p in parameters),
         parameters_that_learn=sum(p.numel() for p in parameters if p.requires_grad),
+        **({"class_names": list(class_names)} if class_names else {}),
     )
     write_json(run.path / ENVIRONMENT, facts)
 
