@@ -130,3 +130,19 @@ def test_a_run_stopped_around_a_warning_warns_as_one_never_stopped(
         small_run(tmp_path / "run")
     small_run(tmp_path / "run")
     assert_same_run(tmp_path / "whole", tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("method", "warned"),
+    [("neyman", True), ("neyman:strata=2,every_steps=1,images=2", False), ("uniform", False)],
+)
+def test_a_run_too_short_for_its_sampler_says_so(method: str, warned: bool, tmp_path: Path) -> None:
+    lines = records_without_clock(small_run(tmp_path / "run", method=method))
+    found = [
+        line["message"]
+        for line in lines
+        if line["kind"] == "warning" and "like the reference" in line["message"]
+    ]
+    assert bool(found) == warned
+    if warned:
+        assert "in its first" in found[0]

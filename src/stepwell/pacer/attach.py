@@ -49,9 +49,7 @@ class Attachment:
             if not self.closure:
                 self._handles.append(optimizer.register_step_pre_hook(self._pre_hook))
             self._handles.append(optimizer.register_step_post_hook(self._post_hook))
-        _ATTACHED.add(self)
-        if not _LISTENING:
-            _LISTENING.append(register_optimizer_step_post_hook(_tell_all))
+        _listen(self)
 
     def require_own_steps(self) -> None:
         """Refuse to go on if others step instead: the host has replaced the optimizer since `attach`."""
@@ -76,7 +74,7 @@ class Attachment:
         """Remove the hooks."""
         for handle in self._handles:
             handle.remove()
-        _ATTACHED.discard(self)
+        _LISTENERS.discard(self)
 
     def before_step(self, optimizer: Any = None) -> None:
         """The gradients of an optimizer are ready."""
@@ -107,14 +105,47 @@ class Attachment:
             self._after()
 
 
-_ATTACHED: WeakSet[Attachment] = WeakSet()
+class UnheardSteps:
+    """Counts the steps of an optimizer that a pacer knows and is not attached to."""
+
+    def __init__(self, optimizer: Any) -> None:
+        while not isinstance(optimizer, Optimizer) and hasattr(optimizer, "optimizer"):
+            optimizer = optimizer.optimizer
+        self._optimizer, self._steps = optimizer, 0
+        _listen(self)
+
+    def stepped(self, optimizer: Optimizer) -> None:
+        """Some optimizer of this process has stepped."""
+        self._steps += optimizer is self._optimizer
+
+    def heard(self) -> None:
+        """The pacer was told of the update."""
+        self._steps = 0
+
+    def require_calls(self) -> None:
+        """Refuse to go on if updates are not told: a sampler that learns would never learn."""
+        if self._steps > PATIENCE:
+            raise CallOrderError(
+                f"{type(self._optimizer).__name__} stepped {self._steps} times and the pacer was not told, "
+                "so its sampler learns nothing: write pacer.attach(optimizer) before the loop, or call "
+                "before_update and after_update around each update."
+            )
+
+
+_LISTENERS: WeakSet[Attachment | UnheardSteps] = WeakSet()
 """Weak, since torch keeps the hook below for good, and with it would keep every network."""
 _LISTENING: list[RemovableHandle] = []
 
 
+def _listen(listener: Attachment | UnheardSteps) -> None:
+    _LISTENERS.add(listener)
+    if not _LISTENING:
+        _LISTENING.append(register_optimizer_step_post_hook(_tell_all))
+
+
 def _tell_all(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-    for attachment in _ATTACHED:
-        attachment.stepped(optimizer)
+    for listener in _LISTENERS:
+        listener.stepped(optimizer)
 
 
 def _skipped_inside(optimizer: Optimizer) -> bool:

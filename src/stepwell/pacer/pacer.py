@@ -24,7 +24,7 @@ from stepwell.core.ranks import WorkerGroup, worker_group
 from stepwell.core.sampler import Draw, Metrics, State, TimestepSampler
 from stepwell.core.tensors import PerExample
 from stepwell.core.tick import Tick, stream_key
-from stepwell.pacer.attach import Attachment
+from stepwell.pacer.attach import Attachment, UnheardSteps
 from stepwell.pacer.forecast import Forecast, Forecaster
 from stepwell.pacer.pace import Pace, resolve_weightings, timestep_table
 from stepwell.pacer.probe_loop import ProbeLoop
@@ -79,6 +79,8 @@ class Pacer:
         self._group = group
         self._probe_loop = ProbeLoop(self.sampler, self.process, self.weighting, loss_at, optimizer, network)
         self._attachment: Attachment | None = None
+        learns = self.sampler.learns or self._learned_weighting is not None
+        self._unheard = UnheardSteps(optimizer) if optimizer is not None and learns else None
         self._counter = Counter(seed)
         self._evaluation: Counter | None = None
         self._window = Window(self.sampler, self.weighting)
@@ -136,6 +138,8 @@ class Pacer:
             self._replace_failed_draw()
             if self._attachment is not None:
                 self._attachment.require_own_steps()
+            elif self._unheard is not None:
+                self._unheard.require_calls()
             tick = self._counter.tick(self._group) if tick is None else tick
             self._probe_loop.add_batch(x0, tick, condition, self._group)
             draw = self.sampler.draw(x0, tick)
@@ -214,6 +218,8 @@ class Pacer:
         """
         self._require_detached("after_update")
         self._window.require_draw("after_update")
+        if self._unheard is not None:
+            self._unheard.heard()
         if not skipped:
             self._after_update()
         return self.metrics

@@ -72,6 +72,8 @@ def train(training: Training, run: Run | None, settings: LoopSettings, hooks: Ho
                 recorder.record(report)
             if due(at.step, settings.evaluate_every) or over:
                 recorder.evaluate()
+            if over:
+                recorder.finish()
             if due(at.step, settings.sample_every) and not over:
                 recorder.sample()
             if due(at.step, settings.checkpoint_every) or interrupted or over:

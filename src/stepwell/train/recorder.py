@@ -15,7 +15,7 @@ from stepwell.core.errors import StepwellError
 from stepwell.runs.directory import Limit, Run
 from stepwell.runs.metrics import FORECAST
 from stepwell.train import checkpoint
-from stepwell.train.sampler_warnings import SamplerWarnings
+from stepwell.train.sampler_warnings import SamplerWarnings, stayed_at_reference
 from stepwell.train.step import StepReport, Training
 
 DENSITY_POINTS = 50
@@ -155,8 +155,7 @@ class Recorder:
         self.run.record({"kind": "train", **self._position(), **values})
         self.hooks.track(values, self.at.step)
         for message in self.at.warnings.check(values):
-            self.run.record({"kind": "warning", **self._position(), "message": message})
-            self.hooks.say(f"Warning at step {self.at.step}: {message}")
+            self._warn(message)
 
     def _throughput(self) -> float:
         """Images a training second since the last record."""
@@ -211,6 +210,17 @@ class Recorder:
             "effective_weight": [round(weight, 6) for weight in effective.tolist()],
             **{f"sampler/{name}": value.tolist() for name, value in pacer.sampler.diagnostics().items()},
         }
+
+    def finish(self) -> None:
+        """Warn if the sampler never got to draw by what it learned."""
+        message = stayed_at_reference(self.training.pacer, self.at.step)
+        if message and self.run is not None:
+            self._warn(message)
+
+    def _warn(self, message: str) -> None:
+        assert self.run is not None
+        self.run.record({"kind": "warning", **self._position(), "message": message})
+        self.hooks.say(f"Warning at step {self.at.step}: {message}")
 
     def save(self) -> None:
         """Write a checkpoint on rank 0: every rank holds the same state, but for parts of its pacer's."""

@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from stepwell.core.density import centres
+from stepwell.core.probe import GradientSpec
+from stepwell.pacer import Pacer
+
 PATIENCE = 3
 """Readings in a row before a warning is given or withdrawn: one batch may be an outlier."""
 
@@ -73,6 +77,34 @@ DETECTORS = (
         "Measure with more images=, a larger decay=, or fewer strata=.",
     ),
 )
+
+
+def stayed_at_reference(pacer: Pacer, steps: int) -> str:
+    """What to tell about a sampler that learns, and after so many steps still draws like its reference.
+
+    Empty if it moved, or if its forecast says that there is nothing to win.
+    """
+    sampler = pacer.sampler
+    reference = sampler.reference or pacer.process.reference
+    u = centres(256).float()
+    moved = (sampler.density(u) - reference.pdf(u)).abs().max() > STAYED * reference.pdf(u).max()
+    if not sampler.learns or moved or pacer.forecast().nothing_to_win:
+        return ""
+    spec, advice = sampler.probe, "Train longer."
+    if isinstance(spec, GradientSpec):
+        first_round = max(1, spec.every_steps // 4) * spec.strata * spec.fast_rounds
+        advice = (
+            f"It measures all of time once in its first {first_round} steps, and later at small batches: "
+            "train longer, or give every_steps= or fewer strata=."
+        )
+    return (
+        f"all {steps} steps were drawn like the reference: the sampler had not learned enough to draw "
+        f"otherwise, so this run says nothing about it. {advice}"
+    )
+
+
+STAYED = 1e-3
+"""A density that differs by less than this share of the reference's maximum has not moved."""
 
 
 @dataclass
