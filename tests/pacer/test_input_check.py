@@ -284,6 +284,12 @@ def test_a_loop_that_counts_from_the_noise_is_told_so(sampler: str) -> None:
         Loop(DDPM, sampler, by_timesteps(lambda pace: 999 - pace.timesteps)).run()
 
 
+@pytest.mark.parametrize("sampler", ["uniform", "logit-normal"])
+def test_times_taken_for_positions_are_told_so(sampler: str) -> None:
+    with pytest.raises(InvalidParameter, match=r"timesteps are what the network is given, not positions"):
+        Loop(FLOW, sampler, by_indices(lambda pace: pace.timesteps.long())).run()
+
+
 @pytest.mark.parametrize("name", PROCESSES)
 def test_no_loop_that_is_right_is_refused(name: str) -> None:
     process = PROCESSES[name]

@@ -21,7 +21,7 @@ from stepwell.loss_at import unwrap_network
 LOOP_EXAMPLES = 128
 """Examples of the host's loop that are checked, before one decision."""
 SEPARATION = 0.5
-"""Radians between the angles at u and 1 - u; examples with less (the middle of time) say nothing."""
+"""Radians between the angles at u and at a mistaken time; examples with less say nothing."""
 LOOP_TOLERANCE = 0.12
 """Tolerance of the angle, RMS, in radians, for examples with many elements."""
 
@@ -34,17 +34,38 @@ MAX_RESIDUAL = 1e-3
 _ABSENT = 1e-4
 
 
-class LoopCheck:
-    """Looks for reversed time in the host's loop: at the first forward pass after each of the first draws.
+def _reversed(process: NoiseProcess, u: PerExample) -> PerExample:
+    return 1 - u
 
-    The host's noise is unknown there, so only one mistake can be found: 1 - u explains the inputs, not u.
-    Without a network it does nothing.
+
+def _indexed(process: NoiseProcess, u: PerExample) -> PerExample:
+    """The time of a scheduler's falling table at position `timesteps`, of which a shift makes another one."""
+    return u if process.timesteps is None else 1 - (process.time(u).float() + 0.5) / process.timesteps
+
+
+MISTAKES: dict[str, Callable[[NoiseProcess, PerExample], PerExample]] = {
+    "the network is shown the noise of 1 - u where the Pacer drew u, in all of the first examples: this host "
+    "counts time from noise to data. Index scheduler.timesteps, which fall, with pace.indices; give networks "
+    "pace.timesteps; where a flow's time 0 is noise (SiT) write 1 - pace.sigma.": _reversed,
+    "the network is shown the noise of scheduler.sigmas[pace.timesteps] in all of the first examples: "
+    "timesteps are what the network is given, not positions. Write scheduler.sigmas[pace.indices], or take "
+    "pace.sigma itself.": _indexed,
+}
+"""What to say if another time than u explains the inputs, and which time that is."""
+
+
+class LoopCheck:
+    """Looks for mistaken times in the host's loop: at the first forward pass after each of the first draws.
+
+    The host's noise is unknown there, so only `MISTAKES` can be found: another time explains the inputs, not
+    u. Without a network it does nothing.
     """
 
     def __init__(self, process: NoiseProcess, network: nn.Module | None) -> None:
         self._process, self._network = process, network
         self._expected: tuple[Tensor, PerExample] | None = None
         self._errors: list[Tensor] = []
+        """[mistakes, 3, B] of every batch."""
         self._remaining = LOOP_EXAMPLES
         self._handle: RemovableHandle | None = None
 
@@ -78,32 +99,38 @@ class LoopCheck:
             self._errors.append(self._angle_errors(candidates[0], x0, u))
         if self._remaining <= 0:
             # The part along x0 is known to 1 / sqrt(D) only.
-            self._decide(torch.cat(self._errors, dim=1), LOOP_TOLERANCE**2 + 1 / x0[0].numel())
+            tolerance = LOOP_TOLERANCE**2 + 1 / x0[0].numel()
+            for message, errors in zip(MISTAKES, torch.cat(self._errors, dim=2).cpu(), strict=True):
+                if _explains(errors, tolerance):
+                    raise InvalidParameter(message)
 
     def _angle_errors(self, shown: Tensor, x0: Tensor, u: PerExample) -> Tensor:
-        """[3, B]: squared radians from the angles at u and at 1 - u, and which is noisier (0: neither)."""
+        """[mistakes, 3, B]: squared radians from the angles at u and at the mistake, and which is noisier.
+
+        The last is 0 where the two are too close to tell apart.
+        """
         z, x = (tensor.reshape(len(x0), -1).float() for tensor in (shown, x0))
         size, along = x.square().mean(1).sqrt(), (x * z).mean(1) / x.square().mean(1).clamp(min=1e-12)
         rest = (z - along[:, None] * x).square().mean(1).sqrt()
         angle = _angle(along, rest, size)
-        at_u, at_reversed = (
-            _angle(*self._process.scales(time), size) for time in (u, (1 - u).clamp(0, 1 - 2**-24))
-        )
-        side = torch.where((at_u - at_reversed).abs() > SEPARATION, torch.sign(at_u - at_reversed), 0.0)
-        return torch.stack([(angle - at_u).square(), (angle - at_reversed).square(), side])
+        at_u = _angle(*self._process.scales(u), size)
+        errors = []
+        for mistaken in MISTAKES.values():
+            time = mistaken(self._process, u).clamp(0, 1 - 2**-24)
+            other = _angle(*self._process.scales(time), size)
+            side = torch.where((at_u - other).abs() > SEPARATION, torch.sign(at_u - other), 0.0)
+            errors.append(torch.stack([(angle - at_u).square(), (angle - other).square(), side]))
+        return torch.stack(errors)
 
-    def _decide(self, errors: Tensor, tolerance: float) -> None:
-        at_u, at_reversed, side = errors.cpu()
-        # Both ends of time must agree: an input of noise alone would be explained by one of them.
-        for end in (side < 0, side > 0):
-            if end.sum() < 2 or at_reversed[end].mean() > tolerance or at_u[end].mean() < 4 * tolerance:
-                return
-        raise InvalidParameter(
-            "the network is shown the noise of 1 - u where the Pacer drew u, in all of the first examples: "
-            "this host counts time from noise to data. Index scheduler.timesteps, which fall, with "
-            "pace.indices; give networks pace.timesteps; where a flow's time 0 is noise (SiT) write "
-            "1 - pace.sigma."
-        )
+
+def _explains(errors: Tensor, tolerance: float) -> bool:
+    """Whether the mistaken time explains what was seen, and u does not; errors [3, B] of one mistake."""
+    at_u, at_other, side = errors
+    # Both ends of time must agree: an input of noise alone would be explained by one of them.
+    return not any(
+        end.sum() < 2 or at_other[end].mean() > tolerance or at_u[end].mean() < 4 * tolerance
+        for end in (side < 0, side > 0)
+    )
 
 
 class Mix(NamedTuple):
