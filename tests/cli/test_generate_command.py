@@ -98,10 +98,14 @@ def test_classes_go_by_name(run: Path, tmp_path: Path) -> None:
     assert json.loads((run / "environment.json").read_text())["class_names"][8] == "bag"
 
 
-def test_networks_with_classes_are_not_exported(
+def test_a_network_with_classes_is_exported_with_their_names(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "passes no labels" in refused(capsys, "export", str(run), "--out", str(tmp_path / "pipeline"))
+    assert main(["export", str(run), "--out", str(tmp_path / "pipeline")]) == 0
+    text = capsys.readouterr().out
+    assert "UNet2DModel.from_pretrained" in text
+    assert "8 bag" in text
+    assert "has no adapters" in refused(capsys, "export", str(run), "--adapters")
     (tmp_path / "file").write_bytes(b"")
     assert "is not empty" in refused(capsys, "export", str(run), "--out", str(tmp_path / "file"))
 

@@ -1,4 +1,4 @@
-"""Folders of diffusers: a network is exported as a DDPMPipeline, and read back to be fine-tuned."""
+"""Folders of diffusers: one that holds a network to fine-tune is read here; `export.py` writes them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 from diffusers import (
     DDIMScheduler,
-    DDPMPipeline,
     DDPMScheduler,
     DPMSolverMultistepScheduler,
     EulerAncestralDiscreteScheduler,
@@ -17,18 +16,14 @@ from diffusers import (
     FlowMatchEulerDiscreteScheduler,
     HeunDiscreteScheduler,
     PNDMScheduler,
-    UNet2DModel,
     UniPCMultistepScheduler,
 )
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from stepwell.core.errors import StepwellError, Unsupported
+from stepwell.core.errors import StepwellError
 from stepwell.core.process import NoiseProcess
-from stepwell.generate.diffusers_solvers import make_scheduler
-from stepwell.models.denoiser import Denoiser
-from stepwell.models.lora import merged
 from stepwell.processes.scheduler import process_from
 
 _INDEX, _CONFIG, _WEIGHTS = "model_index.json", "config.json", "diffusion_pytorch_model.safetensors"
@@ -115,36 +110,3 @@ def _object(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise BadPipeline(f"{path} is not a JSON object: export the folder again.")
     return values
-
-
-def export(denoiser: Denoiser, process: NoiseProcess, out: Path, latents: bool = False) -> None:
-    """Write unet/, scheduler/ and model_index.json, with adapters added to their layers.
-
-    A network that DDPMPipeline cannot run is refused.
-    """
-    if reason := _not_exportable(denoiser, process, latents):
-        raise Unsupported(
-            f"{reason}: use stepwell generate, or load the network from the run yourself "
-            "(stepwell.recipes.experiment.trained)."
-        )
-    plain = UNet2DModel.from_config(denoiser.network.config)
-    plain.load_state_dict(merged(denoiser.network.state_dict()))
-    scheduler = make_scheduler(process, "ddpm", denoiser.learned_variance)
-    DDPMPipeline(unet=plain, scheduler=scheduler).save_pretrained(out)
-
-
-def _not_exportable(denoiser: Denoiser, process: NoiseProcess, latents: bool) -> str:
-    """Why DDPMPipeline cannot run a network, or nothing."""
-    network = denoiser.network
-    if not isinstance(network, UNet2DModel):
-        kind = type(network).__name__
-        return f"export writes DDPMPipeline's folder, which holds a UNet2DModel, and this network is a {kind}"
-    if not process.is_ddpm:
-        return f"DDPMPipeline needs DDPM's discrete chain, and this network was trained on {process!r}"
-    if latents:
-        return "this network makes latents, and DDPMPipeline has no decoder to turn them into images"
-    if denoiser.classes:
-        return f"DDPMPipeline passes no labels, and this network was trained with {denoiser.classes} classes"
-    if network.config.in_channels != network.config.out_channels // (2 if denoiser.learned_variance else 1):
-        return "this network takes low-resolution images as input, and DDPMPipeline passes none"
-    return ""

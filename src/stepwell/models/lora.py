@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib.util import find_spec
+from pathlib import Path
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -30,6 +32,18 @@ def inject(network: nn.Module, rank: int) -> None:
     inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=rank, target_modules=layers), network)
     for name, parameter in network.named_parameters():
         parameter.requires_grad_(is_adapter(name))
+
+
+def save_adapters(network: nn.Module, out: Path) -> None:
+    """Write the adapters of `inject` as `PeftModel.from_pretrained` reads them."""
+    from peft import get_peft_model_state_dict
+
+    out.mkdir(parents=True, exist_ok=True)
+    config = network.peft_config["default"]  # type: ignore[index]
+    config.save_pretrained(out)  # type: ignore[union-attr]
+    adapters = get_peft_model_state_dict(network)
+    tensors = {f"base_model.model.{name}": value.contiguous() for name, value in adapters.items()}
+    save_file(tensors, out / "adapter_model.safetensors", {"format": "pt"})
 
 
 def is_adapter(name: str) -> bool:

@@ -1,0 +1,127 @@
+"""A trained network as folders that diffusers and peft load themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from diffusers import DDPMPipeline, DiTTransformer2DModel, FlowMatchEulerDiscreteScheduler, UNet2DModel
+
+from stepwell.core.errors import Unsupported
+from stepwell.core.process import NoiseProcess
+from stepwell.generate.diffusers_solvers import make_scheduler
+from stepwell.models import lora
+from stepwell.models.denoiser import Denoiser
+from stepwell.models.dit import DiT
+from stepwell.processes.flow import FlowProcess
+
+Shape = tuple[int, int, int]
+
+_LOOP = """import torch
+from diffusers import {network}, {scheduler}
+
+network = {network}.from_pretrained({out!r}, subfolder="{part}").eval()
+scheduler = {scheduler}.from_pretrained({out!r}, subfolder="scheduler")
+scheduler.set_timesteps({steps})
+x = torch.randn(4, {shape})
+{labels}with torch.no_grad():
+    for t in scheduler.timesteps:
+        output = network(x, t.expand(len(x)){argument}).sample
+        x = scheduler.step({output}, t, x).prev_sample
+"""
+
+
+def export(denoiser: Denoiser, process: NoiseProcess, shape: Shape, out: Path, latents: bool = False) -> str:
+    """Write network and scheduler, with adapters added to their layers; returns Python that generates.
+
+    One folder of a DDPMPipeline where that can run the network: a U-Net of images without labels on DDPM's
+    chain.
+    """
+    network, scheduler = _network(denoiser, shape), _scheduler(process, denoiser.learned_variance)
+    if isinstance(network, UNet2DModel) and process.is_ddpm and not (denoiser.classes or latents):
+        DDPMPipeline(unet=network, scheduler=scheduler).save_pretrained(out)
+        return (
+            "from diffusers import DDPMPipeline\n"
+            f"images = DDPMPipeline.from_pretrained({str(out)!r})(batch_size=4).images\n"
+        )
+    part = "unet" if isinstance(network, UNet2DModel) else "transformer"
+    network.save_pretrained(out / part)
+    scheduler.save_pretrained(out / "scheduler")
+    labelled = denoiser.classes > 0 or part == "transformer"
+    return _LOOP.format(
+        network=type(network).__name__,
+        scheduler=type(scheduler).__name__,
+        out=str(out),
+        part=part,
+        steps=50,
+        shape=", ".join(map(str, shape)),
+        labels="labels = torch.zeros(4, dtype=torch.long)\n" if labelled else "",
+        argument=", class_labels=labels" if labelled else "",
+        output=f"output[:, :{shape[0]}]" if part == "transformer" and denoiser.learned_variance else "output",
+    )
+
+
+def export_adapters(denoiser: Denoiser, out: Path) -> str:
+    """Write the LoRA adapters alone, as peft keeps them; returns Python that adds them to their network."""
+    if not isinstance(denoiser.network, UNet2DModel):
+        raise Unsupported(
+            f"adapters of a {type(denoiser.network).__name__} have the names of our own network, which no "
+            "other has: export the whole network, without --adapters."
+        )
+    lora.save_adapters(denoiser.network, out)
+    return (
+        "from diffusers import UNet2DModel\n"
+        "from peft import PeftModel\n"
+        'network = UNet2DModel.from_pretrained("the folder that was fine-tuned", subfolder="unet")\n'
+        f"network = PeftModel.from_pretrained(network, {str(out)!r})\n"
+    )
+
+
+def _network(denoiser: Denoiser, shape: Shape) -> Any:
+    """diffusers' own network with these weights, or why there is none."""
+    network = denoiser.network
+    if isinstance(network, DiT):
+        return _as_diffusers(network, denoiser.classes)
+    if not isinstance(network, UNet2DModel):
+        raise Unsupported(
+            f"diffusers has no network like {type(network).__name__}: use stepwell generate, or load it from "
+            "the run yourself (stepwell.recipes.experiment.trained)."
+        )
+    if network.config.in_channels != shape[0]:
+        raise Unsupported(
+            "this network takes low-resolution images beside its input, and no pipeline of diffusers passes "
+            "them to a UNet2DModel: use stepwell generate."
+        )
+    plain = UNet2DModel.from_config(network.config)
+    plain.load_state_dict(lora.merged(network.state_dict()))
+    return plain
+
+
+def _as_diffusers(network: DiT, classes: int) -> DiTTransformer2DModel:
+    """Ours embeds time and label once; diffusers' blocks have an embedder each."""
+    config = {**network.blocks.config, "num_embeds_ada_norm": classes}
+    plain = DiTTransformer2DModel.from_config(config)
+    weights = lora.merged(network.state_dict())
+    blocks = {name.removeprefix("blocks."): value for name, value in weights.items() if "blocks." in name}
+    embedder = {
+        name.removeprefix("embed."): value for name, value in weights.items() if name.startswith("embed.")
+    }
+    for number in range(len(plain.transformer_blocks)):
+        blocks |= {f"transformer_blocks.{number}.norm1.emb.{name}": value for name, value in embedder.items()}
+    plain.load_state_dict(blocks)
+    return plain
+
+
+def _scheduler(process: NoiseProcess, learned_variance: bool) -> Any:
+    if process.is_ddpm:
+        return make_scheduler(process, "ddpm", learned_variance)
+    if isinstance(process, FlowProcess):
+        if process.time_scale != 1000 or process.prediction != "velocity":
+            raise Unsupported(
+                "diffusers runs flows whose network predicts the velocity from times up to 1000, and this is "
+                f"{process!r}: use stepwell generate."
+            )
+        return FlowMatchEulerDiscreteScheduler(num_train_timesteps=1000, shift=process.shift)
+    raise Unsupported(
+        f"diffusers has no scheduler that runs {process!r} as it was trained: use stepwell generate."
+    )
