@@ -102,10 +102,10 @@ def _as_diffusers(network: DiT, classes: int) -> DiTTransformer2DModel:
     config = {**network.blocks.config, "num_embeds_ada_norm": classes}
     plain = DiTTransformer2DModel.from_config(config)
     weights = lora.merged(network.state_dict())
-    blocks = {name.removeprefix("blocks."): value for name, value in weights.items() if "blocks." in name}
-    embedder = {
-        name.removeprefix("embed."): value for name, value in weights.items() if name.startswith("embed.")
-    }
+    blocks, embedder = (
+        {name.removeprefix(part): value for name, value in weights.items() if name.startswith(part)}
+        for part in ("blocks.", "embed.")
+    )
     for number in range(len(plain.transformer_blocks)):
         blocks |= {f"transformer_blocks.{number}.norm1.emb.{name}": value for name, value in embedder.items()}
     plain.load_state_dict(blocks)
