@@ -13,6 +13,7 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from stepwell.cli.main import main
+from stepwell.recipes.method import parse_method
 
 SMALL = ["model=micro", "steps=4", "batch=8", "evaluate_every=2", "evaluate_images=4", "bands=4",
          "checkpoint_every=2", "samples=4", "sample_steps=2"]  # fmt: skip
@@ -104,6 +105,10 @@ def test_a_recipe_can_be_copied_and_trained(tmp_path: Path, capsys: pytest.Captu
     assert "Did you mean 'fashion16'" in refused(capsys, "cp", "fashion", str(tmp_path / "b.toml"))
     method = tmp_path / "mine.toml"
     assert main(["cp", "speed-legacy", str(method)]) == 0
+    sampler = tmp_path / "neyman.toml"
+    assert main(["cp", "neyman", str(sampler)]) == 0
+    sampler.write_text(sampler.read_text().replace("# strata = 20", "strata = 5"))
+    assert parse_method(str(sampler)).sampler.parameters == {"strata": 5}
     assert main(["train", "fashion16", *SMALL, f"method={method}", f"out={tmp_path / 'run2'}"]) == 0
 
 

@@ -9,11 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.catalogue.entry import KINDS, Entry, Kind
-from stepwell.catalogue.find import SHAPING, all_entries
+from stepwell.catalogue.find import SHAPING, all_entries, find, kinds_of
 from stepwell.cli.options import add_command, add_json
 from stepwell.core.errors import StepwellError, unknown
 from stepwell.models.registry import MODELS, ModelEntry
-from stepwell.recipes.method import first_words, method_files, study_files, workload_files
+from stepwell.recipes.method import (
+    METHOD_KINDS,
+    first_words,
+    method_files,
+    method_names,
+    study_files,
+    workload_files,
+)
 
 _PLURALS: dict[Kind, str] = {"process": "processes", "sampler": "samplers", "weighting": "weightings"}
 _RECIPES = {"workloads": workload_files, "methods": method_files, "studies": study_files}
@@ -39,10 +46,10 @@ def register(verbs: Any) -> None:
         "cp",
         copy_recipe,
         help="copy a recipe into a file of your own",
-        description="Copy a shipped recipe into a file of your own.",
+        description="Copy a shipped recipe, or a sampler or weighting with its parameters, into a file.",
     )
-    copy.add_argument("name", help="a workload, method file or study that `stepwell ls` prints")
-    copy.add_argument("file", type=Path, help="where to write it, ending in .toml")
+    copy.add_argument("name", help="a workload, method, study, sampler or weighting of `stepwell ls`")
+    copy.add_argument("file", type=Path, nargs="?", help="where to write it (NAME.toml)")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -144,20 +151,31 @@ def _plain(entry: Entry) -> dict[str, Any]:
 def copy_recipe(options: argparse.Namespace) -> None:
     """Copy a recipe; an existing file is never overwritten."""
     recipes = {**method_files(), **workload_files(), **study_files()}
-    if options.name not in recipes:
-        raise unknown("recipe", options.name, recipes)
-    if options.file.suffix != ".toml":
-        raise StepwellError(f"{options.file} must end in .toml, so that it is not taken for a name.")
-    if options.file.exists():
-        raise StepwellError(f"{options.file} exists already: choose another name.")
+    name, file = options.name, options.file or Path(f"{options.name}.toml")
+    kinds = [] if name in recipes else [kind for kind in METHOD_KINDS if kind in kinds_of(name)]
+    if name not in recipes and not kinds:
+        raise unknown("recipe", name, [*recipes, *method_names()])
+    if file.suffix != ".toml":
+        raise StepwellError(f"{file} must end in .toml, so that it is not taken for a name.")
+    if file.exists():
+        raise StepwellError(f"{file} exists already: choose another name.")
+    text = _method_file(find(kinds[0], name)) if kinds else recipes[name].read_text()
     try:
-        options.file.write_text(recipes[options.name].read_text())
+        file.write_text(text)
     except OSError as error:
-        raise StepwellError(f"cannot write {options.file}: {error.strerror}.") from error
-    if options.name in study_files():
-        command = f"compare {options.file}"
-    elif options.name in workload_files():
-        command = f"train {options.file}"
-    else:
-        command = f"train fashion16 method={options.file}"
-    print(f"Wrote {options.file}. Edit it, then: stepwell {command}")
+        raise StepwellError(f"cannot write {file}: {error.strerror}.") from error
+    verbs = {**dict.fromkeys(study_files(), "compare"), **dict.fromkeys(workload_files(), "train")}
+    command = f"{verbs[name]} {file}" if name in verbs else f"train fashion16 method={file}"
+    print(f"Wrote {file}. Edit it, then: stepwell {command}")
+
+
+def _method_file(entry: Entry) -> str:
+    """A method file of one sampler or weighting, with all its parameters as comments."""
+    lines = [f"# {entry.summary} ({entry.source})", f"[{entry.kind}]", f'name = "{entry.name}"']
+    lines += [f"# {one.name} = {_toml(one.default)}  # {one.meaning}" for one in entry.parameters]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    """A value as TOML writes it; what TOML cannot write stays as it is printed."""
+    return json.dumps(value) if isinstance(value, (str, bool)) else str(value)

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 from stepwell.cli import chart
 from stepwell.cli.analyze.run_or_workload import plan_of
 from stepwell.cli.options import SPEC, add_command, add_json, add_save, output
+from stepwell.compare.results import TUNING
 from stepwell.core.errors import StepwellError, UnknownName
+from stepwell.runs.directory import RECIPE
 
 if TYPE_CHECKING:
     from stepwell.analyze.densities import Densities
@@ -53,11 +55,22 @@ def register(analyses: Any) -> None:
 def run(options: argparse.Namespace) -> None:
     """Read or compute, print."""
     chart.check_save(options.save)
-    runs = [what for what in options.what if Path(what).is_dir()]
+    given = [run for what in options.what for run in _runs_of(what)]
+    runs = [what for what in given if Path(what).is_dir()]
     process = options.process or (plan_of(runs[0]).recipe.process if runs else "linear")
-    methods = [_of_run(what) if what in runs else _of_method(what, process) for what in options.what]
+    methods = [_of_run(what) if what in runs else _of_method(what, process) for what in given]
     text = "\n".join(map(_report, methods))
     output(options, [asdict(one) for one in methods], text, lambda path: _draw(methods, path))
+
+
+def _runs_of(what: str) -> list[str]:
+    """The runs of a study's folder, one of each workload and method; anything else is itself."""
+    if not Path(what).is_dir() or (Path(what) / RECIPE).is_file():
+        return [what]
+    runs = sorted(path.parent for path in Path(what).rglob(RECIPE) if TUNING not in path.parts)
+    if not runs:
+        raise StepwellError(f"{what} has no runs in it: name a run, a folder of runs or a method.")
+    return [str(run) for run in {run.parent: run for run in reversed(runs)}.values()][::-1]
 
 
 def _of_run(what: str) -> Densities:
