@@ -223,7 +223,9 @@ def _zip_by_hand(path: Path, name: str, block: bytes, announced: int) -> None:
 
 def picture(path: Path, draw: Random) -> None:
     """A PNG that announces a size it does not have."""
-    width, height = draw.choice([(12_000, 12_000), (30_000, 30_000), (0, 5), (2**31 - 1, 2**31 - 1), (1, 9999)])
+    width, height = draw.choice(
+        [(12_000, 12_000), (30_000, 30_000), (0, 5), (2**31 - 1, 2**31 - 1), (1, 9999)]
+    )
     body = struct.pack(">IIBBBBB", width, height, draw.choice((8, 16, 1)), draw.choice((0, 2, 3, 9)), 0, 0, 0)
     chunk = struct.pack(">I", len(body)) + b"IHDR" + body + struct.pack(">I", zlib.crc32(b"IHDR" + body))
     data = zlib.compress(bytes(10_000))

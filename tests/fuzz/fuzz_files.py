@@ -254,7 +254,20 @@ def log_file(draw: Random) -> Case:
 
 def _log_line(path: Path, draw: Random) -> None:
     lines = path.read_text().splitlines()
-    odd = ("nan,1", "1,nan", "1,inf", f"{'9' * 400},1", "1,1e308", "-1,1", "1,-1", ",", "a,b", "1;2", "1,2,3", '"')
+    odd = (
+        "nan,1",
+        "1,nan",
+        "1,inf",
+        f"{'9' * 400},1",
+        "1,1e308",
+        "-1,1",
+        "1,-1",
+        ",",
+        "a,b",
+        "1;2",
+        "1,2,3",
+        '"',
+    )
     lines[draw.randrange(len(lines))] = draw.choice(odd)
     path.write_text("\n".join(lines))
 

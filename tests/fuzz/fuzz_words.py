@@ -224,7 +224,9 @@ def other_options(draw: Random) -> Case:
 
 def _settled(draw: Random, word: str) -> tuple[str, ...]:
     """A word among good ones, in a training or in a comparison."""
-    good = draw.sample(["steps=3", "lr=1e-4", "method=min-snr", "seed=5", "process=cosine"], draw.randint(0, 2))
+    good = draw.sample(
+        ["steps=3", "lr=1e-4", "method=min-snr", "seed=5", "process=cosine"], draw.randint(0, 2)
+    )
     words = [*good, word]
     draw.shuffle(words)
     if draw.random() < 0.3 and not any(one.startswith(("method", "seed")) for one in words):
@@ -287,12 +289,20 @@ def _command_of(draw: Random, entry: Entry, text: str) -> tuple[str, ...]:
             ("table", "uniform", "-p", spec, "--steps", "10"),
         ]
     elif entry.kind == "weighting":
-        commands = [("show", "uniform", "-w", spec, "--json", *process), (*SMALL, f"method={spec}", "--settings")]
+        commands = [
+            ("show", "uniform", "-w", spec, "--json", *process),
+            (*SMALL, f"method={spec}", "--settings"),
+        ]
     else:
         commands = [
             ("show", entry.name, *pairs, "--json", *process),
             ("show", entry.name, *pairs, "--json", *process),
-            (*SMALL, f"method={spec}", "--settings", *([f"process={entry.process}"] if entry.process else ())),
+            (
+                *SMALL,
+                f"method={spec}",
+                "--settings",
+                *([f"process={entry.process}"] if entry.process else ()),
+            ),
         ]
     return tuple(draw.choice(commands))
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
-from stepwell.cli.options import add_command, require_extra
+from stepwell.cli.options import add_command, path_of, require_extra
 from stepwell.core.errors import StepwellError
 
 
 def register(verbs: Any) -> None:
     """Add the verb to the command line."""
     verb = add_command(verbs, "export", run, help="write a folder that diffusers loads", description=__doc__)
-    verb.add_argument("directory", type=Path, metavar="RUN", help="a run directory")
-    verb.add_argument("--out", type=Path, default=None, help="by default RUN/pipeline")
+    verb.add_argument("directory", type=path_of, metavar="RUN", help="a run directory")
+    verb.add_argument("--out", type=path_of, default=None, help="by default RUN/pipeline")
 
 
 def run(options: argparse.Namespace) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from stepwell.catalogue.entry import KINDS, Entry, Kind
 from stepwell.catalogue.find import SHAPING, all_entries
-from stepwell.cli.options import add_command, add_json
+from stepwell.cli.options import add_command, add_json, path_of
 from stepwell.core.errors import StepwellError, unknown
 from stepwell.models.registry import MODELS, ModelEntry
 from stepwell.recipes.method import first_words, method_files, study_files, workload_files
@@ -42,7 +42,7 @@ def register(verbs: Any) -> None:
         description="Copy a shipped recipe into a file of your own.",
     )
     copy.add_argument("name", help="a workload, method file or study that `stepwell ls` prints")
-    copy.add_argument("file", type=Path, help="where to write it, ending in .toml")
+    copy.add_argument("file", type=path_of, help="where to write it, ending in .toml")
 
 
 def run(options: argparse.Namespace) -> None:

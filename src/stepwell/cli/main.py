@@ -23,7 +23,7 @@ from stepwell.cli import (
     train,
     watch,
 )
-from stepwell.cli.tell import tell
+from stepwell.cli.tell import from_system, tell
 from stepwell.core.errors import StepwellError
 
 VERBS = (ls, show, table, fit, data, train, generate, evaluate, analyze, compare, report, watch, export)
@@ -64,4 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # `stepwell ls | head` closed the pipe, which is not an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        tell(options.verb, from_system(error))
+        return 2
     return 0

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepwell.cli.options import add_command, check_picture
+from stepwell.cli.options import add_command, check_picture, path_of
 from stepwell.core.errors import StepwellError
 
 if TYPE_CHECKING:
@@ -17,11 +17,14 @@ def register(verbs: Any) -> None:
     """Add the verb to the command line."""
     verb = add_command(verbs, "report", run, help="write runs as one HTML page", description=__doc__)
     verb.add_argument(
-        "directories", nargs="+", type=Path, metavar="DIR", help="a run, or a directory of runs"
+        "directories", nargs="+", type=path_of, metavar="DIR", help="a run, or a directory of runs"
     )
-    verb.add_argument("--out", type=Path, default=Path("report.html"), help="the file (report.html)")
+    verb.add_argument("--out", type=path_of, default=Path("report.html"), help="the file (report.html)")
     verb.add_argument(
-        "--grids", type=Path, metavar="FILE.png", help="also the images of every method from the same noise"
+        "--grids",
+        type=path_of,
+        metavar="FILE.png",
+        help="also the images of every method from the same noise",
     )
 
 

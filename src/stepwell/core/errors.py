@@ -43,9 +43,18 @@ class RankLost(StepwellError, RuntimeError):
     """Another process of the group ended, or cannot be reached."""
 
 
+_QUOTED = 80
+
+
+def quoted(value: object) -> str:
+    """A value as messages show it: the beginning of a long one."""
+    text = repr(value)
+    return text if len(text) <= _QUOTED else f"{text[:_QUOTED]}... ({len(text):,} characters)"
+
+
 def unknown(kind: str, name: object, known: Iterable[str]) -> UnknownName:
     """An UnknownName whose message has the nearest known name and all of them."""
     names = sorted(known)
-    near = difflib.get_close_matches(str(name).lower(), names, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(str(name)[:_QUOTED].lower(), names, n=1, cutoff=0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    return UnknownName(f"{name!r} is not a known {kind}.{hint} Known: {', '.join(names)}.")
+    return UnknownName(f"{quoted(name)} is not a known {kind}.{hint} Known: {', '.join(names)}.")

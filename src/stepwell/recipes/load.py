@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from stepwell.catalogue.find import canonical
-from stepwell.catalogue.spec import split_pair
 from stepwell.core.errors import StepwellError, unknown
+from stepwell.core.reading import Absent, object_of, place, toml_of
 from stepwell.recipes.method import workload_files
 from stepwell.recipes.plan import Plan, resolve
-from stepwell.recipes.schema import BadRecipe, Recipe
+from stepwell.recipes.schema import Recipe, read_word
 from stepwell.runs.directory import RECIPE
 
 
@@ -25,29 +23,20 @@ def load(
     data_needed: bool = True,
 ) -> Plan:
     """The plan of a shipped workload or of a TOML file, changed by settings and by key=value words."""
-    path = Path(workload) if workload.endswith(".toml") else workload_files().get(canonical(workload))
+    path = place(workload) if workload.endswith(".toml") else workload_files().get(canonical(workload))
     if path is None:
         raise unknown("workload", workload, workload_files())
     mistakes: list[str] = []
-    values = {**_read(path), **(settings or {})}
+    values = {**toml_of(path), **(settings or {})}
     for word in words:
         try:
-            key, value = split_pair(word)
+            key, value = read_word(word)
         except StepwellError as error:
             mistakes.append(str(error))
         else:
             values[key] = value
     source = f"{path.name} with {' '.join(words)}" if words else path.name
     return resolve(values, mistakes, source, data_needed=data_needed)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text())
-    except OSError as error:
-        raise BadRecipe(str(path), [f"cannot read the file: {error.strerror}"]) from None
-    except tomllib.TOMLDecodeError as error:
-        raise BadRecipe(str(path), [f"not valid TOML: {error}"]) from None
 
 
 def saved_plan(run: Path) -> Plan:
@@ -57,18 +46,11 @@ def saved_plan(run: Path) -> Plan:
 
 def saved_recipe(run: Path) -> Recipe | None:
     """The settings that a run directory was trained with, unchecked; None if it has no recipe.json."""
-    return Recipe.from_saved(_saved(run)) if (run / RECIPE).is_file() else None
+    return Recipe.from_saved(_saved(run), str(run / RECIPE)) if (run / RECIPE).is_file() else None
 
 
 def _saved(run: Path) -> dict[str, Any]:
     try:
-        values = json.loads((run / RECIPE).read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        return object_of(run / RECIPE)
+    except Absent:
         raise StepwellError(f"{run} is not a run: it has no {RECIPE}. Train one with out={run}.") from None
-    except OSError as error:
-        raise StepwellError(f"{run / RECIPE} cannot be read: {error.strerror}.") from None
-    except ValueError as error:
-        raise StepwellError(f"{run / RECIPE} is not valid JSON: {error}.") from None
-    if not isinstance(values, dict):
-        raise StepwellError(f"{run / RECIPE} is not a recipe: it holds no settings.")
-    return values

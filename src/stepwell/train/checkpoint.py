@@ -15,8 +15,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from stepwell.core import require
 from stepwell.core.digest import weights_digest
 from stepwell.core.errors import StepwellError
+from stepwell.core.reading import Unreadable, regular_file
 
 _TENSOR = "__tensor__"
 
@@ -102,17 +104,48 @@ def file(folder: Path, step: int) -> Path:
 def load(path: Path) -> Checkpoint:
     """Read one checkpoint, or say what is wrong with it."""
     try:
-        with safe_open(path, framework="pt") as stored:
+        with safe_open(regular_file(path), framework="pt") as stored:
             metadata = stored.metadata() or {}
             tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
+    except (OSError, SafetensorError, Unreadable) as error:
         raise CheckpointError(f"{path} is truncated or not a checkpoint ({error}).") from error
     if "stepwell" not in metadata:
         raise CheckpointError(f"{path} is a safetensors file, but not a checkpoint of stepwell.")
     if _digest(metadata["stepwell"], tensors) != metadata.get("digest"):
         raise CheckpointError(f"{path} is corrupt: its contents do not match its checksum.")
-    body = json.loads(metadata["stepwell"])
-    return Checkpoint(join(body["tree"], tensors), body["info"])
+    try:
+        body = json.loads(metadata["stepwell"])
+        found = Checkpoint(join(body["tree"], tensors), body["info"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CheckpointError(
+            f"{path} was edited: its contents cannot be put together ({error!r})."
+        ) from error
+    if wrong := _not_a_checkpoint(found):
+        raise CheckpointError(f"{path} was edited: {wrong}.")
+    return found
+
+
+_PARTS = ("model", "ema", "optimizer", "pacer")
+
+
+def _not_a_checkpoint(found: Checkpoint) -> str:
+    """What a checkpoint with a right checksum lacks, or nothing."""
+    if not isinstance(found.tree, dict) or not all(part in found.tree for part in _PARTS):
+        return f"it does not hold {', '.join(_PARTS)}"
+    weights, averages = found.tree["model"], found.tree["ema"]
+    if not isinstance(weights, dict) or not all(isinstance(one, Tensor) for one in weights.values()):
+        return "its model holds more than tensors"
+    if not isinstance(averages, list) or not all(isinstance(one, Tensor) for one in averages):
+        return "its averages hold more than tensors"
+    info = found.info if isinstance(found.info, dict) else {}
+    counts = [info.get(key) for key in ("step", "data_images", "metrics_bytes", "world")]
+    if not all(type(count) is int and count >= 0 for count in counts) or not _is_time(info.get("seconds")):
+        return "it does not say where the run was"
+    return ""
+
+
+def _is_time(seconds: Any) -> bool:
+    return type(seconds) in (int, float) and require.is_finite(seconds) and seconds >= 0
 
 
 def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
