@@ -12,9 +12,10 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Timer
 from types import FrameType
 from typing import Literal
 
@@ -71,7 +72,7 @@ def run_case(case: Case, home: Path, place: Path) -> Result:
     try:
         if case.prepare is not None:
             case.prepare(place)
-        with _quiet(out, err), _alarm(), _bounded_memory(), _alone():
+        with _quiet(out, err), _alarm(place), _bounded_memory(), _alone():
             code, detail = _called(case.words)
     finally:
         os.chdir(before)
@@ -126,7 +127,7 @@ def _judged(
 
 def _is_ours(said: str) -> bool:
     """Whether an error is told by stepwell, or by argparse with its usage."""
-    return any(line.startswith("stepwell ") for line in said.splitlines())
+    return any(line.startswith("stepwell") for line in said.splitlines())
 
 
 @contextmanager
@@ -137,15 +138,25 @@ def _quiet(out: io.StringIO, err: io.StringIO) -> Iterator[None]:
 
 
 @contextmanager
-def _alarm() -> Iterator[None]:
+def _alarm(place: Path) -> Iterator[None]:
     def ring(number: int, frame: FrameType | None) -> None:
         raise Hangs
 
+    def end_pipes() -> None:
+        # Code that is not Python waits on after the alarm, until somebody has opened the other end.
+        for path in place.rglob("*"):
+            with suppress(OSError):
+                if path.is_fifo():
+                    os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+
     before = signal.signal(signal.SIGALRM, ring)
     signal.alarm(_HANGS_AFTER)
+    clock = Timer(_HANGS_AFTER + 1, end_pipes)
+    clock.start()
     try:
         yield
     finally:
+        clock.cancel()
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
 

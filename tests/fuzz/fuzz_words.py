@@ -129,7 +129,7 @@ def bad_comparison(draw: Random) -> Case:
         "method=speed", "seed=7", "method=uniform", "seed=1", "seeds=0", "seeds=-1", "seeds=1.5", "seeds=nan",
         "seeds=abc", f"seeds={LONG_NUMBER}", "seeds=1000000", "seeds=99999999999", "seeds=true", "seeds=[-1]",
         "seeds=[]", "seeds=none", "seeds={}", "methods=", "methods=,", "methods=uniform,uniform", "tune=5",
-        "methods=nosuch", "methods=uniform:", "tune=nan,inf", "tune=1e-3", "tune=abc", "tune=1e999,1", "tune=",
+        "methods=nosuch", "tune=nan,inf", "tune=1e-3", "tune=abc", "tune=1e999,1", "tune=",
         "tune=-1,1", f"tune={LONG_NUMBER},1", "metric=nosuch", "metric=5", "metric=[]", "metric={[]:1}",
         "metric=uncertainty", "baseline=nosuch", "baseline=5", "against=5", "judged_by=5", "effort=5",
         "effort={}", "workloads=", "workloads=nosuch", "workloads=5", "workload=5", "base=5", "nosuch=1",
@@ -137,7 +137,7 @@ def bad_comparison(draw: Random) -> Case:
     )  # fmt: skip
     word = draw.choice(wrong)
     study = draw.choice(["study.toml", "small.toml", "fashion16"])
-    return Case("comparison", ("compare", study, word, "--dry-run"), refused=word != "effort={}")
+    return Case("comparison", ("compare", study, word, "--dry-run"), refused=True)
 
 
 _NUMBERS_OF_OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
@@ -170,7 +170,7 @@ def bad_option(draw: Random) -> Case:
     option = draw.choice(_NUMBERS_OF_OPTIONS[words])
     if draw.random() < 0.4:
         return Case("large option", (*words, f"{option}={draw.choice(_MANY)}"))
-    values = ("-1", "abc", "1.5", "", "nan", "1e3", LONG_NUMBER, "1" * 5000, "inf", "-5", "x,y", "--", "１.")
+    values = ("-1", "abc", "1.5", "", "nan", "1e3", LONG_NUMBER, "1" * 5000, "inf", "-5", "x,y", "１.")
     return Case("option", (*words, f"{option}={draw.choice(values)}"), refused=True)
 
 
@@ -220,6 +220,9 @@ def other_options(draw: Random) -> Case:
         (),
     )
     return Case("options", draw.choice(wrong), refused=True)
+
+
+_GOOD = ("steps=3", "lr=1e-4", "method=min-snr", "seed=5", "process=cosine")
 
 
 def _settled(draw: Random, word: str) -> tuple[str, ...]:

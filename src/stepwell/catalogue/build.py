@@ -12,7 +12,7 @@ from stepwell.catalogue.find import SHAPING
 from stepwell.catalogue.spec import Spec
 from stepwell.core import require
 from stepwell.core.density import centres, edges
-from stepwell.core.errors import InvalidParameter, Unsupported, unknown
+from stepwell.core.errors import InvalidParameter, Unsupported, quoted, unknown
 from stepwell.core.process import NoiseProcess
 from stepwell.core.sampler import TimestepSampler
 from stepwell.processes.scheduler import process_from
@@ -120,23 +120,31 @@ def _call(entry: Entry, parameters: Mapping[str, Any], **leading: Any) -> Any:
         if key not in accepted:
             known = {*accepted, *(_SHAPING if entry.kind == "sampler" else ())}
             raise InvalidParameter(str(unknown(f"parameter of {entry.name}", key, known)))
-    for key, value in parameters.items():
-        if signature[key].annotation in (bool, "bool"):
-            require.boolean(f"{key} of {entry.name}", value)
-        _require_finite(f"{key} of {entry.name}", value)
+    parameters = {
+        key: _typed(f"{key} of {entry.name}", value, signature[key].annotation)
+        for key, value in parameters.items()
+    }
     for key in accepted:
         if signature[key].default is inspect.Parameter.empty and key not in parameters:
             raise InvalidParameter(f"{entry.name} needs {key}: write {entry.name} with {key}=...")
     return factory(**leading, **entry.fixed, **parameters)
 
 
-def _require_finite(name: str, value: Any) -> None:
-    """Refuse NaN, infinity, and whole numbers that no float holds, also inside of lists."""
+def _typed(name: str, value: Any, annotation: Any) -> Any:
+    """The value, if it is of the factory's own type; numbers that no float holds are refused in any list."""
+    kind = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+    if kind == "bool":
+        return require.boolean(name, value)
+    if kind == "str" and not isinstance(value, str):
+        raise InvalidParameter(f"{name} must be a name, not {quoted(value)}.")
+    if kind == "float":
+        return require.finite(name, value)
     if isinstance(value, (tuple, list)):
         for one in value:
-            _require_finite(name, one)
+            _typed(name, one, "")
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
         require.finite(name, value)
+    return value
 
 
 def _shaped(
@@ -145,7 +153,7 @@ def _shaped(
     """Apply combinators from the inside out: densities first, then how they are drawn and corrected."""
     result = base
     if shaping.get("shift") is not None:
-        result = shift(result, shaping["shift"], process)
+        result = shift(result, require.finite("shift", shaping["shift"]), process)
     if shaping.get("floor") is not None:
         result = mix_uniform(result, shaping["floor"], "floor")
     if shaping.get("warm_up_steps") is not None:

@@ -48,8 +48,12 @@ _QUOTED = 80
 
 def quoted(value: object) -> str:
     """A value as messages show it: the beginning of a long one."""
-    text = repr(value)
-    return text if len(text) <= _QUOTED else f"{text[:_QUOTED]}... ({len(text):,} characters)"
+    return shortened(repr(value), _QUOTED)
+
+
+def shortened(text: str, most: int = 300) -> str:
+    """A text, or the beginning of a long one."""
+    return text if len(text) <= most else f"{text[:most]}... ({len(text):,} characters)"
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> UnknownName:

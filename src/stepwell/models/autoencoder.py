@@ -24,6 +24,17 @@ _CLASSES = ("AutoencoderKL", "AutoencoderTiny", "VQModel")
 _PARTS = ("vae", "vqvae", "movq")
 """Where pipelines of diffusers keep their autoencoder."""
 _DECODED_AT_ONCE = 16
+_REFUSED = (
+    OSError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    SafetensorError,
+)
+"""What diffusers and torch raise for a network whose configuration makes no sense."""
 
 
 class BadAutoencoder(StepwellError, ValueError):
@@ -158,15 +169,7 @@ def _of_diffusers(name: str, source: str, more: dict[str, str]) -> Autoencoder:
         network, report = getattr(diffusers, kind).from_pretrained(
             source, torch_dtype=torch.float32, output_loading_info=True, **more
         )
-    except (
-        OSError,
-        ArithmeticError,
-        LookupError,
-        RuntimeError,
-        TypeError,
-        ValueError,
-        SafetensorError,
-    ) as error:
+    except _REFUSED as error:
         raise _not_loaded("weights of", name, error) from error
     # diffusers only warns about these, and leaves them random.
     lost = [*report["missing_keys"], *report["mismatched_keys"]]

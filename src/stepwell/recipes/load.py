@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.catalogue.find import canonical
-from stepwell.core.errors import StepwellError, unknown
+from stepwell.core.errors import StepwellError, shortened, unknown
 from stepwell.core.reading import Absent, object_of, place, toml_of
 from stepwell.recipes.method import workload_files
 from stepwell.recipes.plan import Plan, resolve
@@ -35,7 +35,7 @@ def load(
             mistakes.append(str(error))
         else:
             values[key] = value
-    source = f"{path.name} with {' '.join(words)}" if words else path.name
+    source = f"{path.name} with {shortened(' '.join(words))}" if words else path.name
     return resolve(values, mistakes, source, data_needed=data_needed)
 
 
