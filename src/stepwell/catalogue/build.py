@@ -12,7 +12,7 @@ from stepwell.catalogue.find import SHAPING
 from stepwell.catalogue.spec import Spec
 from stepwell.core import require
 from stepwell.core.density import centres, edges
-from stepwell.core.errors import InvalidParameter, Unsupported, quoted, unknown
+from stepwell.core.errors import InvalidParameter, Unsupported, unknown
 from stepwell.core.process import NoiseProcess
 from stepwell.core.sampler import TimestepSampler
 from stepwell.processes.scheduler import process_from
@@ -135,8 +135,6 @@ def _typed(name: str, value: Any, annotation: Any) -> Any:
     kind = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
     if kind == "bool":
         return require.boolean(name, value)
-    if kind == "str" and not isinstance(value, str):
-        raise InvalidParameter(f"{name} must be a name, not {quoted(value)}.")
     if kind == "float":
         return require.finite(name, value)
     if isinstance(value, (tuple, list)):

@@ -13,8 +13,9 @@ from stepwell.catalogue.find import find
 from stepwell.core.errors import InvalidParameter, quoted
 
 _WORDS = {"true": True, "false": False, "none": None}
-_MAY_BE_A_VALUE = re.compile(r"""[-+]?[\d.](?:[\w.]|(?<=[eE])[-+])*|[-+]*[(\['"].*""", re.DOTALL)
-"""A number, or the beginning of brackets or quotes: other texts are not parsed, and never warned about."""
+_NUMBER = r"[-+]?(?:0[xX][\da-fA-F_]+|(?=[\d.])[\d_]*\.?[\d_]*(?:[eE][-+]?\d+)?)"
+_MAY_BE_A_VALUE = re.compile(rf"""{_NUMBER}(?:\s*,\s*{_NUMBER})*,?|[-+]*[(\['"].*""", re.DOTALL)
+"""Numbers, or the beginning of brackets or quotes: other texts are not parsed, and never warned about."""
 
 
 @dataclass(frozen=True)

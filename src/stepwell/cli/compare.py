@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import signal
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from stepwell.cli.options import add_command, add_json, path_of, require_extra, whole
 from stepwell.core.errors import StepwellError
+from stepwell.core.reading import place
 from stepwell.runs.io import finite
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def register(verbs: Any) -> None:
         metavar="key=value",
         help="methods, seeds, baseline, metric (simple, bound, min-snr, ...), tune, out; or a recipe setting",
     )
-    verb.add_argument("--workers", type=whole(1, 1024), help="runs at the same time; one per core by default")
+    verb.add_argument("--workers", type=whole(1024), help="runs at the same time; one per core by default")
     verb.add_argument(
         "--records", type=path_of, metavar="DIR", help="keep a thin copy of every finished run there"
     )
@@ -66,8 +66,10 @@ def run(options: argparse.Namespace) -> None:
     outs = [word.removeprefix("out=") for word in options.settings if word.startswith("out=")]
     study = load_study(options.study, [word for word in options.settings if not word.startswith("out=")])
     workers = cores() if options.workers is None else options.workers
+    if workers < 1:
+        raise StepwellError(f"--workers {workers}: at least one run at a time is needed.")
     out = ["", *outs][-1] or f"runs/{study.name}"
-    workspace = Workspace(Path(out), options.records, workers)
+    workspace = Workspace(place(out), options.records, workers)
     if options.dry_run:
         _list(study, workspace)
     else:

@@ -45,8 +45,8 @@ def register(verbs: Any) -> None:
     _add_reading(encode)
     encode.add_argument("--autoencoder", required=True, help="a folder, hub:ORG/NAME, or FOLDER/NAME")
     encode.add_argument("--out", type=path_of, required=True, help="the folder to write")
-    encode.add_argument("--batch", type=whole(1, 65_536), default=32, help="images encoded at once (32)")
-    encode.add_argument("--shard", type=whole(1, 1_000_000), default=4096, help="images per file (4096)")
+    encode.add_argument("--batch", type=whole(65_536), default=32, help="images encoded at once (32)")
+    encode.add_argument("--shard", type=whole(1_000_000), default=4096, help="images per file (4096)")
     encode.add_argument(
         "--dtype", default="fp16", choices=("fp16", "fp32"), help="precision of the stored latents (fp16)"
     )
@@ -66,9 +66,7 @@ def register(verbs: Any) -> None:
 
 def _add_reading(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("data", metavar="DATA", help="a folder, an .npz, CIFAR-10's folder, hub:NAME, latents")
-    verb.add_argument(
-        "--size", type=whole(1, 16_384), default=None, help="resize and crop images to this size"
-    )
+    verb.add_argument("--size", type=whole(16_384), default=None, help="resize and crop images to this size")
     verb.add_argument("--labels", action="store_true", help="read class labels")
     verb.add_argument(
         "--flips",

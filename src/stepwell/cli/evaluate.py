@@ -45,17 +45,17 @@ def register(verbs: Any) -> None:
         "reference", nargs="?", metavar="REFERENCE", help="images or statistics to compare with"
     )
     verb.add_argument(
-        "-n", "--generated", type=whole(0, 100_000_000), default=None, metavar="COUNT",
+        "-n", "--generated", type=whole(100_000_000), default=None, metavar="COUNT",
         help="run: images to generate (1000; 0: none); sets: images of each, evenly spread (all)",
     )  # fmt: skip
     add_json(verb)
     of_run = verb.add_argument_group("of a run")
     of_run.add_argument(
-        "--steps", type=whole(1, 100_000), default=None, help="denoising steps; by default the recipe's"
+        "--steps", type=whole(100_000), default=None, help="denoising steps; by default the recipe's"
     )
     of_run.add_argument(
         "--checkpoint",
-        type=whole(0),
+        type=whole(),
         metavar="STEP",
         help="the weights after this step (default: the newest)",
     )

@@ -29,9 +29,9 @@ def add_options(group: Any) -> None:
         "(the original's, torch-fidelity's and guided-diffusion's)",
     )
     group.add_argument(
-        "--size", type=whole(1, 16_384), metavar="N", help="crop and resize images to N x N first"
+        "--size", type=whole(16_384), metavar="N", help="crop and resize images to N x N first"
     )
-    group.add_argument("--batch", type=whole(1, 65_536), metavar="N", help="images at once (32)")
+    group.add_argument("--batch", type=whole(65_536), metavar="N", help="images at once (32)")
 
 
 def options_of_sets(options: argparse.Namespace) -> list[str]:

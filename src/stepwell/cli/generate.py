@@ -26,19 +26,19 @@ def register(verbs: Any) -> None:
     verb = add_command(verbs, "generate", run, help="make images from a run", description=__doc__)
     verb.add_argument("directory", type=path_of, metavar="RUN", help="a run directory")
     verb.add_argument("--out", type=path_of, required=True, help="sheet.png, images.npz, or a folder")
-    verb.add_argument("-n", "--count", type=whole(1, 100_000_000), default=64, help="how many images (64)")
+    verb.add_argument("-n", "--count", type=whole(100_000_000), default=64, help="how many images (64)")
     verb.add_argument("--solver", default=None, help=f"{_solvers()}; by default the recipe's")
     verb.add_argument(
-        "--steps", type=whole(1, 100_000), default=None, help="denoising steps; by default the recipe's"
+        "--steps", type=whole(100_000), default=None, help="denoising steps; by default the recipe's"
     )
-    verb.add_argument("--seed", type=whole(0), default=0, help="seed of the noise (0)")
-    verb.add_argument("--batch", type=whole(1, 65_536), default=64, help="images at once (64)")
+    verb.add_argument("--seed", type=whole(least=0), default=0, help="seed of the noise (0)")
+    verb.add_argument("--batch", type=whole(65_536), default=64, help="images at once (64)")
     verb.add_argument("--labels", default=None, help="classes to cycle through, such as 0,1,2")
     verb.add_argument("--guidance", type=number, default=None, help="above 1: classifier-free guidance")
     verb.add_argument("--eta", type=number, default=0.0, help="noise of ddim, 0 to 1")
     verb.add_argument(
         "--checkpoint",
-        type=whole(0),
+        type=whole(),
         metavar="STEP",
         help="the weights after this step; by default the newest",
     )

@@ -26,19 +26,20 @@ def path_of(text: str) -> Path:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def whole(least: int = 1, most: int = require.MOST) -> Callable[[str], int]:
-    """Reads a whole number between two limits."""
+def whole(most: int = require.MOST, least: int | None = None) -> Callable[[str], int]:
+    """Reads a whole number up to a limit: where it becomes memory or time that nobody can mean."""
 
-    def number(text: str) -> int:
+    def read(text: str) -> int:
         try:
-            return require.count("it", int(text), least, most)
-        except InvalidParameter:
-            limits = f"from {least:,} to {most:,}" if most < require.MOST else f"of at least {least}"
-            raise argparse.ArgumentTypeError(f"{quoted(text)} is no whole number {limits}.") from None
+            value = int(text)
         except ValueError:
             raise argparse.ArgumentTypeError(f"{quoted(text)} is no whole number.") from None
+        if value > most or (least is not None and value < least):
+            limits = f"at most {most:,}" if least is None else f"from {least:,} to {most:,}"
+            raise argparse.ArgumentTypeError(f"{quoted(text)} must be {limits}.")
+        return value
 
-    return number
+    return read
 
 
 def number(text: str) -> float:

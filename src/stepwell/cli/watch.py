@@ -19,7 +19,7 @@ def register(verbs: Any) -> None:
         "directories", nargs="+", type=path_of, metavar="DIR", help="a run, or a directory of runs"
     )
     verb.add_argument(
-        "--port", type=whole(0, 65_535), default=PORT, help=f"on 127.0.0.1; 0 takes any ({PORT})"
+        "--port", type=whole(), default=PORT, help=f"on 127.0.0.1; 0 takes any ({PORT})"
     )
     verb.add_argument("--no-open", action="store_true", help="do not open a browser")
 

@@ -149,7 +149,10 @@ class Manifest:
 def read_manifest(folder: Path) -> Manifest:
     """Read manifest.json; raises BadData if it is missing, damaged or of another version."""
     path = folder / NAME
-    body = object_of(path)
+    try:
+        body = object_of(path)
+    except Unreadable as error:
+        raise BadData(f"{error} Encode the latents into another folder.") from None
     if body.get("format") != _FORMAT:
         raise BadData(f"{path} does not describe latents: give the folder that encode wrote.")
     if body.get("version") != _VERSION:

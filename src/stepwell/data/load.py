@@ -65,7 +65,7 @@ def kind_of(spec: str) -> Kind | None:
         return "folder" if cifar10.home(path) is None else "cifar10"
     if path.suffix.lower() != ".npz" or not path.is_file():
         raise BadData(
-            f"{spec!r} is no folder and no .npz file: give the folder that holds the images (unpack archives "
+            f"{spec!r} is a file that is not .npz: give the folder that holds the images (unpack archives "
             "first), or an .npz with an array called images."
         )
     return "npz"

@@ -72,7 +72,7 @@ def no_images(name: str, keys: Sequence[str]) -> BadData:
     """The error for an .npz without images."""
     found = quoted(", ".join(keys) or "nothing").strip("'")
     return BadData(
-        f"{name} has no array called {', '.join(IMAGE_KEYS)}, only {found}: write it with "
+        f"{name} has no array called images, x or arr_0, only {found}: write it with "
         "np.savez(path, images=...)."
     )
 

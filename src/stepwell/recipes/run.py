@@ -12,6 +12,7 @@ import torch
 from stepwell.core.density import Uniform
 from stepwell.core.errors import StepwellError, Unsupported
 from stepwell.core.ranks import neighbours_watched
+from stepwell.core.reading import place
 from stepwell.generate.images import generate
 from stepwell.generate.super_resolution import sample_sheet
 from stepwell.recipes.experiment import Experiment, experiment
@@ -165,7 +166,8 @@ def with_out(plan: Plan, workload: str) -> Plan:
     """The plan with a run directory of its own, if none was named."""
     recipe = plan.recipe
     if recipe.out:
-        return plan
+        path = place(recipe.out)
+        return plan.with_settings(out=str(path)) if recipe.out.startswith("~") else plan
     name = f"{Path(workload).stem}-{recipe.method}-{recipe.seed}"
     if recipe.start:
         name += f"-from-{Path(recipe.start).stem}"

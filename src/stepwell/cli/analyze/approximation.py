@@ -60,19 +60,19 @@ def register(analyses: Any) -> None:
     parser.add_argument("--target", default="vlb", metavar=SPEC, help="the weighting of the losses (vlb)")
     parser.add_argument(
         "--grid",
-        type=whole(2, 100_000),
+        type=whole(100_000),
         help="measure so many evenly spaced timesteps (default: all; fewer are an easier problem)",
     )
     parser.add_argument(
-        "--queue", type=whole(3, 100_000), default=20, help="updates to choose on, the paper's |Q| (20)"
+        "--queue", type=whole(100_000), default=20, help="updates to choose on, the paper's |Q| (20)"
     )
     parser.add_argument(
-        "--scored", type=whole(3, 100_000), default=20, help="later updates to score each choice on (20)"
+        "--scored", type=whole(100_000), default=20, help="later updates to score each choice on (20)"
     )
     parser.add_argument(
-        "--repeats", type=whole(3, 1000), default=5, help="repeats for the intervals, at least 3 (5)"
+        "--repeats", type=whole(1000), default=5, help="repeats for the intervals, at least 3 (5)"
     )
-    parser.add_argument("--largest", type=whole(1, 100_000), default=20, help="the largest |S| (20)")
+    parser.add_argument("--largest", type=whole(100_000), default=20, help="the largest |S| (20)")
     add_save(parser)
 
 

@@ -47,15 +47,15 @@ def register(analyses: Any) -> None:
     )
     add_arguments(parser)
     parser.add_argument(
-        "--ranges", type=whole(1, 1000), default=5, metavar="N", help="equal ranges of time to train on (5)"
+        "--ranges", type=whole(1000), default=5, metavar="N", help="equal ranges of time to train on (5)"
     )
     parser.add_argument("--range", action="append", metavar="LOW,HIGH", help="train on this range of time")
     parser.add_argument("--steps", type=whole(), default=50, help="training steps on each range (50)")
     parser.add_argument(
-        "--repeats", type=whole(3, 1000), default=3, help="repeats for the intervals, at least 3 (3)"
+        "--repeats", type=whole(1000), default=3, help="repeats for the intervals, at least 3 (3)"
     )
     parser.add_argument(
-        "--bands", type=whole(1, 1000), help="bands of time of the losses (default: the recipe's)"
+        "--bands", type=whole(1000), help="bands of time of the losses (default: the recipe's)"
     )
     parser.add_argument(
         "--metric", choices=("adam", "plain"), default="adam", help="of gradients; adam: as Adam scales them"

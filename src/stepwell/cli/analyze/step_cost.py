@@ -47,13 +47,16 @@ def register(analyses: Any) -> None:
     )
     parser.add_argument("--batches", metavar="N,...", help="batch sizes (default: the recipe's)")
     parser.add_argument(
-        "--rounds", type=whole(1, 1000), default=12, help="rounds of six steps per method and batch size (12)"
+        "--rounds", type=whole(1000), default=12, help="rounds of six steps per method and batch size (12)"
     )
 
 
 def run(options: argparse.Namespace) -> None:
     """Build, time, print."""
     require_extra()
+    from stepwell.core import require
+
+    require.count("rounds", options.rounds)
     methods = split_methods(options.methods)
     plan = plan_of(options.what, options.settings)
     recipe = plan.recipe
