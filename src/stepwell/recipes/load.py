@@ -15,6 +15,7 @@ from stepwell.recipes.method import workload_files
 from stepwell.recipes.plan import Plan, resolve
 from stepwell.recipes.schema import BadRecipe, Recipe
 from stepwell.runs.directory import RECIPE
+from stepwell.train import checkpoint
 
 
 def load(
@@ -56,11 +57,29 @@ def saved_plan(run: Path) -> Plan:
 
 
 def saved_recipe(run: Path) -> Recipe | None:
-    """The settings that a run directory was trained with, unchecked; None if it has no recipe.json."""
-    return Recipe.from_saved(_saved(run)) if (run / RECIPE).is_file() else None
+    """The settings that a run directory was trained with, unchecked; None if no file has them."""
+    known = (run / RECIPE).is_file() or recipe_in_checkpoint(run) is not None
+    return Recipe.from_saved(_saved(run)) if known else None
+
+
+def recipe_in_checkpoint(run: Path) -> dict[str, Any] | None:
+    """The copy of a run's settings that its newest checkpoint has; older versions wrote none."""
+    stored, _ = checkpoint.newest(run / "checkpoints")
+    return None if stored is None else stored.info.get("recipe")
 
 
 def _saved(run: Path) -> dict[str, Any]:
+    """The settings in recipe.json, or if that is gone or damaged, their copy in a checkpoint."""
+    try:
+        return _in_recipe_file(run)
+    except StepwellError:
+        copy = recipe_in_checkpoint(run)
+        if copy is None:
+            raise
+        return copy
+
+
+def _in_recipe_file(run: Path) -> dict[str, Any]:
     try:
         values = json.loads((run / RECIPE).read_text(encoding="utf-8"))
     except FileNotFoundError:
