@@ -19,7 +19,7 @@ from torch import Tensor
 from stepwell.core.errors import InvalidParameter, StepwellError
 from stepwell.generate.sheets import as_picture
 from stepwell.generate.super_resolution import GroundTruth, sample_sheet
-from stepwell.runs.io import replacing, write_atomic, write_json
+from stepwell.runs.io import remove_leftovers, replacing, write_atomic, write_json
 
 RECORD = "generation.json"
 LARGEST_SHEET = 4096
@@ -130,6 +130,8 @@ class NpzWriter:
     def finish(self) -> None:
         if not self._path.exists():
             self._pack()
+        for path in (self._path, self._done):
+            remove_leftovers(path.parent, path.name)
         self._rows.unlink(missing_ok=True)
         self._done.unlink(missing_ok=True)
 
@@ -185,7 +187,7 @@ class FolderWriter:
                 as_picture(image).save(temporary, format="png")
 
     def finish(self) -> None:
-        pass
+        remove_leftovers(self._folder)
 
 
 class SheetWriter:

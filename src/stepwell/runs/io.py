@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import math
 import os
@@ -55,9 +56,10 @@ def synchronise(path: Path) -> None:
         os.close(handle)
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Remove files that a killed process had not finished; nobody else may be writing there."""
-    for path in folder.glob(f".*{TEMPORARY}"):
+def remove_leftovers(folder: Path, name: str | None = None) -> None:
+    """Remove what killed processes left of a file, or of all; nobody else may be writing there."""
+    of = "*" if name is None else f"{glob.escape(name)}.*"
+    for path in folder.glob(f".{of}{TEMPORARY}"):
         path.unlink(missing_ok=True)
 
 
