@@ -72,7 +72,7 @@ def test_a_second_stop_before_the_next_checkpoint_leaves_no_record_twice(run: Pa
     metrics = run / "metrics.jsonl"
     _cut(metrics)
     kept = metrics.read_bytes().rpartition(b"\n")[0] + b"\n"
-    later = [line for line in (whole / "metrics.jsonl").read_bytes().splitlines(keepends=True)]
+    later = (whole / "metrics.jsonl").read_bytes().splitlines(keepends=True)
     metrics.write_bytes(kept + b"".join(line for line in later if json.loads(line)["step"] > 6))
     resumed(run)
     steps = [(record["kind"], record["step"]) for record in records_without_clock(run)]
