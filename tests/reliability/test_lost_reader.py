@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -105,10 +104,11 @@ def test_training_goes_on_to_its_end(how: str, tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_a_study_whose_reader_left_scores_every_run(tmp_path: Path) -> None:
-    study: list[Any] = ["methods=uniform,min-snr", "seeds=1", "steps=4", "model=micro", "batch=4"]
+    study = ["seeds=1", "steps=4", "model=micro", "batch=4"]
     study += ["evaluate_every=2", "evaluate_images=4", "bands=4", "samples=0", f"out={tmp_path}"]
     (tmp_path / "quick.toml").write_text(
-        'workloads = ["fashion16"]\n[effort]\ngenerated = 0\nbits_images = 2\nbits_timesteps = 2\n'
+        'methods = ["uniform", "min-snr"]\nworkloads = ["fashion16"]\n'
+        "[effort]\ngenerated = 0\nbits_images = 2\nbits_timesteps = 2\n"
     )
     words = " ".join([sys.executable, "-m", "stepwell", "compare", str(tmp_path / "quick.toml"), *study])
     done = subprocess.run(

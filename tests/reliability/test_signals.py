@@ -131,7 +131,7 @@ def test_ctrl_c_at_random_moments_is_never_a_traceback(verb: str, tmp_path: Path
         "compare": ["fashion16", "methods=uniform", *long, f"out={tmp_path / 'study'}"],
     }[verb]
     chance = random.Random(verb)
-    for _ in range(4):
+    for _ in range(2):
         process = subprocess.Popen(
             [sys.executable, "-m", "stepwell", verb, *arguments],
             stdout=subprocess.DEVNULL,

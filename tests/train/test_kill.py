@@ -163,7 +163,7 @@ def _same_study(a: Path, b: Path) -> None:
 
 
 # Checkpoints in every step: most kills fall into the writing of one.
-_STEPS = {"steps": 30, "checkpoint_every": 1, "evaluate_every": 7}
+_STEPS = {"steps": 20, "checkpoint_every": 1, "evaluate_every": 7}
 _STUDY = [
     "model=micro",
     "batch=4",
@@ -242,7 +242,7 @@ def _killed_and_repeated(made: Made, target: Target, folder: Path, kills: int) -
         code = (
             0
             if attempt is None
-            else attempt.wait(chance.uniform(0.1, 0.9) * length if done < kills else None)
+            else attempt.wait(chance.uniform(0.05, 0.7) * length if done < kills else None)
         )
         if code is None and attempt is not None:
             attempt.kill(chance)
