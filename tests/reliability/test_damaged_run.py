@@ -43,6 +43,11 @@ def _cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
+def _drop_lines(path: Path) -> None:
+    """Without the last lines: what is left looks whole."""
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-2]))
+
+
 def _scribble(path: Path) -> None:
     """As long as before, with an unreadable end."""
     content = path.read_bytes()
@@ -53,7 +58,7 @@ def _empty(path: Path) -> None:
     path.write_bytes(b"")
 
 
-@pytest.mark.parametrize("harm", [_cut, _scribble, _empty, Path.unlink])
+@pytest.mark.parametrize("harm", [_cut, _drop_lines, _scribble, _empty, Path.unlink])
 def test_metrics_that_are_lost_are_told_and_training_goes_on_exactly(
     harm: Callable[[Path], None], run: Path, whole: Path
 ) -> None:
