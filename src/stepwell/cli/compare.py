@@ -88,11 +88,13 @@ def _list(study: Study, workspace: Workspace) -> None:
 
 
 def _run(study: Study, workspace: Workspace, quiet: bool) -> Study:
-    """Run what is missing; Ctrl-C and SIGTERM let the runs save first."""
+    """Run what is missing; Ctrl-C, SIGTERM and a lost terminal let the runs save first."""
     from stepwell.cli.progress import StudyProgress
     from stepwell.compare.run_study import run_study
+    from stepwell.train.loop import SIGNALS
 
-    before = signal.signal(signal.SIGTERM, _as_interrupt)
+    asked = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, _as_interrupt) for number in asked}
     progress = StudyProgress(quiet)
     try:
         return run_study(study, workspace, progress.begin, progress.on_event)
@@ -100,10 +102,16 @@ def _run(study: Study, workspace: Workspace, quiet: bool) -> Study:
         progress.say("Stopped; runs in progress were saved. Run the same command again to continue.")
         raise SystemExit(130) from None
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _as_interrupt(number: int, frame: FrameType | None) -> None:
+    """Stop once: a second signal would not let the runs save."""
+    from stepwell.train.loop import SIGNALS
+
+    for each in SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 

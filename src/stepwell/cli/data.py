@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepwell.cli.options import add_command, path_of, require_extra, whole
 from stepwell.cli.progress import Bar
+from stepwell.core.errors import StepwellError
 
 if TYPE_CHECKING:
     from stepwell.data.latent_cache import CachePlan, Manifest
@@ -102,7 +103,12 @@ def _encode(options: argparse.Namespace) -> None:
             return
         with Bar(silent=not leads) as bar:
             update = partial(bar.update, "encoding")
-            manifest = encode(options.out, plan, data, autoencoder, batch=options.batch, progress=update)
+            try:
+                manifest = encode(options.out, plan, data, autoencoder, batch=options.batch, progress=update)
+            except OSError as error:
+                raise StepwellError(
+                    f"cannot write {options.out}: {error.strerror or error}. The same command continues."
+                ) from error
         if leads:
             cached = load(str(options.out))
             quality = psnr(*reconstruction(data, cached, decoder_of(cached, options.autoencoder)))
@@ -129,7 +135,6 @@ def _print_scale(manifest: Manifest) -> None:
 
 def _show(options: argparse.Namespace) -> None:
     require_extra()
-    from stepwell.core.errors import StepwellError
     from stepwell.core.reading import place
     from stepwell.data.latent_cache import is_latent_cache, read_manifest
     from stepwell.data.latents import damaged

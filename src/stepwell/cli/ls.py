@@ -14,6 +14,7 @@ from stepwell.cli.options import add_command, add_json, path_of
 from stepwell.core.errors import StepwellError, unknown
 from stepwell.models.registry import MODELS, ModelEntry
 from stepwell.recipes.method import first_words, method_files, study_files, workload_files
+from stepwell.runs.io import write_atomic
 
 _PLURALS: dict[Kind, str] = {"process": "processes", "sampler": "samplers", "weighting": "weightings"}
 _RECIPES = {"workloads": workload_files, "methods": method_files, "studies": study_files}
@@ -151,7 +152,7 @@ def copy_recipe(options: argparse.Namespace) -> None:
     if options.file.exists():
         raise StepwellError(f"{options.file} exists already: choose another name.")
     try:
-        options.file.write_text(recipes[options.name].read_text())
+        write_atomic(options.file, recipes[options.name].read_bytes())
     except OSError as error:
         raise StepwellError(f"cannot write {options.file}: {error.strerror}.") from error
     if options.name in study_files():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepwell.cli.options import add_command, check_picture, path_of
 from stepwell.core.errors import StepwellError
+from stepwell.runs.io import write_atomic
 
 if TYPE_CHECKING:
     from stepwell.compare.views import Summary
@@ -55,7 +56,7 @@ def write_report(summary: Summary, path: Path) -> int:
     content = render(summary).encode()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+        write_atomic(path, content)
     except OSError as error:
         raise StepwellError(f"could not write {path}: {error.strerror}.") from error
     return len(content)

@@ -18,9 +18,7 @@ def register(verbs: Any) -> None:
     verb.add_argument(
         "directories", nargs="+", type=path_of, metavar="DIR", help="a run, or a directory of runs"
     )
-    verb.add_argument(
-        "--port", type=whole(), default=PORT, help=f"on 127.0.0.1; 0 takes any ({PORT})"
-    )
+    verb.add_argument("--port", type=whole(), default=PORT, help=f"on 127.0.0.1; 0 takes any ({PORT})")
     verb.add_argument("--no-open", action="store_true", help="do not open a browser")
 
 

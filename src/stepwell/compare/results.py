@@ -14,7 +14,7 @@ from stepwell.core.errors import StepwellError, quoted
 from stepwell.core.reading import Absent, Unreadable, object_of, regular_file
 from stepwell.recipes.schema import BadRecipe, Recipe
 from stepwell.runs.directory import ENVIRONMENT, METRICS, RECIPE
-from stepwell.runs.io import write_json
+from stepwell.runs.io import write_atomic, write_json
 from stepwell.runs.metrics import FORECAST, LOSS, loss
 from stepwell.runs.portable import portable, portable_environment
 
@@ -214,7 +214,7 @@ def write_record(outcome: Outcome, place: Path) -> None:
         json.dumps(_thin(record, index in dense), separators=(",", ":"))
         for index, record in enumerate(outcome.evaluations)
     ]
-    (place / METRICS).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    write_atomic(place / METRICS, "".join(f"{line}\n" for line in lines).encode())
     write_json(place / ENVIRONMENT, portable_environment(outcome.environment))
     write_json(place / SCORE, _rounded(outcome.score))
     # Of the weights that it started from, the digest is enough.

@@ -6,7 +6,8 @@ StepwellError
 ├── Unsupported        valid parts that do not work together (vlb on a continuous process)
 ├── StateMismatch      a state dict that belongs to another sampler
 ├── NonFiniteLoss      NaN or infinity where a learner expects losses
-└── RankLost           another process of a group ended, or cannot be reached
+├── RankLost           another process of a group ended, or cannot be reached
+└── OutOfMemory        the machine or its accelerator has too little memory for what was asked
 """
 
 from __future__ import annotations
@@ -41,6 +42,10 @@ class NonFiniteLoss(StepwellError, ArithmeticError):
 
 class RankLost(StepwellError, RuntimeError):
     """Another process of the group ended, or cannot be reached."""
+
+
+class OutOfMemory(StepwellError, MemoryError):
+    """Too little memory for what was asked."""
 
 
 _QUOTED = 80

@@ -7,7 +7,6 @@ features, and everything computed from them, have the same bits for any number o
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -27,7 +26,7 @@ from stepwell.evaluate.distances import Moments
 from stepwell.evaluate.extractors import Extractor
 from stepwell.evaluate.image_sets import ImageSet, chosen_rows
 from stepwell.evaluate.weights import cache_folder
-from stepwell.runs.io import write_atomic
+from stepwell.runs.io import write_atomic, write_json
 
 BLOCK = 256
 ABOUT, STATISTICS = "about.json", "statistics.npz"
@@ -107,7 +106,7 @@ def _write_about(features: Features) -> None:
     about = {"images": features.name, "extractor": features.identity, "count": features.count}
     try:
         features.folder.mkdir(parents=True, exist_ok=True)
-        (features.folder / ABOUT).write_text(json.dumps(about, indent=2) + "\n")
+        write_json(features.folder / ABOUT, about)
     except OSError as error:
         raise ExtractionError(
             f"cannot store features in {features.folder} ({error.strerror}): set STEPWELL_CACHE to a folder "

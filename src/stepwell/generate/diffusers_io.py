@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -130,7 +131,19 @@ def export(denoiser: Denoiser, process: NoiseProcess, out: Path, latents: bool =
     plain = UNet2DModel.from_config(denoiser.network.config)
     plain.load_state_dict(merged(denoiser.network.state_dict()))
     scheduler = make_scheduler(process, "ddpm", denoiser.learned_variance)
-    DDPMPipeline(unet=plain, scheduler=scheduler).save_pretrained(out)
+    # Under another name first: a folder that diffusers would load half of is worse than none.
+    unfinished = out.with_name(f".{out.name}.part")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(unfinished, ignore_errors=True)
+        DDPMPipeline(unet=plain, scheduler=scheduler).save_pretrained(unfinished)
+        unfinished.replace(out)
+    except (OSError, SafetensorError) as error:
+        raise StepwellError(
+            f"could not write {out} ({error}): make room, or choose another --out."
+        ) from error
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _not_exportable(denoiser: Denoiser, process: NoiseProcess, latents: bool) -> str:

@@ -13,6 +13,7 @@ from stepwell.recipes.method import workload_files
 from stepwell.recipes.plan import Plan, resolve
 from stepwell.recipes.schema import Recipe, read_word
 from stepwell.runs.directory import RECIPE
+from stepwell.train import checkpoint
 
 
 def load(
@@ -45,11 +46,30 @@ def saved_plan(run: Path) -> Plan:
 
 
 def saved_recipe(run: Path) -> Recipe | None:
-    """The settings that a run directory was trained with, unchecked; None if it has no recipe.json."""
-    return Recipe.from_saved(_saved(run), str(run / RECIPE)) if (run / RECIPE).is_file() else None
+    """The settings that a run directory was trained with, unchecked; None if no file has them."""
+    known = (run / RECIPE).is_file() or recipe_in_checkpoint(run) is not None
+    return Recipe.from_saved(_saved(run), str(run / RECIPE)) if known else None
+
+
+def recipe_in_checkpoint(run: Path) -> dict[str, Any] | None:
+    """The copy of a run's settings that its newest checkpoint has; older versions wrote none."""
+    stored, _ = checkpoint.newest(run / "checkpoints")
+    recipe = None if stored is None else stored.info.get("recipe")
+    return recipe if isinstance(recipe, dict) else None
 
 
 def _saved(run: Path) -> dict[str, Any]:
+    """The settings in recipe.json, or if that is gone or damaged, their copy in a checkpoint."""
+    try:
+        return _in_recipe_file(run)
+    except StepwellError:
+        copy = recipe_in_checkpoint(run)
+        if copy is None:
+            raise
+        return copy
+
+
+def _in_recipe_file(run: Path) -> dict[str, Any]:
     try:
         return object_of(run / RECIPE)
     except Absent:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from stepwell.core import require
 from stepwell.core.digest import weights_digest
 from stepwell.core.errors import StepwellError
 from stepwell.core.reading import Unreadable, regular_file
+from stepwell.runs.io import replacing, synchronise
 
 _TENSOR = "__tensor__"
 
@@ -77,17 +77,14 @@ class Checkpoint:
 def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
     """Write a checkpoint, then forget all but the newest `keep`."""
     path = file(folder, checkpoint.info["step"])
-    temporary = folder / f".{path.name}.tmp"
     plain, tensors = split(checkpoint.tree)
     body = json.dumps({"tree": plain, "info": checkpoint.info})
     metadata = {"stepwell": body, "digest": _digest(body, tensors)}
     try:
-        save_file(tensors, temporary, metadata)
-        _synchronise(temporary)
-        temporary.replace(path)
-        _synchronise(folder)
+        with replacing(path) as temporary:
+            save_file(tensors, temporary, metadata)
+        synchronise(folder)
     except (OSError, SafetensorError) as error:
-        temporary.unlink(missing_ok=True)
         last = max(steps(folder), default=None)
         kept = "there is no earlier one" if last is None else f"the one of step {last} is kept"
         raise CheckpointError(f"could not write the checkpoint {path} ({error}); {kept}.") from error
@@ -169,11 +166,3 @@ def steps(folder: Path) -> Iterator[int]:
 
 def _digest(body: str, tensors: dict[str, Tensor]) -> str:
     return weights_digest(tensors, blake2b(body.encode(), digest_size=16))
-
-
-def _synchronise(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
