@@ -19,7 +19,7 @@ test: $(READY)  ## every package, in less than five minutes on two cores
 test-all: $(READY)  ## all of `make test`, and processes, torchrun, a browser, documents, kills: what CI runs
 	$(PYTEST) -m "not slow"
 
-test-slow: $(READY)  ## nightly: ten seeds, a hundred kills
+test-slow: $(READY)  ## nightly: ten seeds, two hundred kills, long trainings on bad losses
 	$(BIN)/python -m pytest -m slow -s
 
 mutate: $(READY)  ## break one line at a time and see that a test fails (an hour)

@@ -67,7 +67,7 @@ def test_a_dry_run_tells_what_is_missing(
         (["fashion16", "seeds=none"], "seeds must be"),
         (["fashion16", "--workers", "0"], "at least one run at a time"),
         (["images"], "data=PATH is to be filled in"),
-        (["none.toml"], "cannot read the study none.toml"),
+        (["none.toml"], "there is no file none.toml"),
         (["fashion16", "out=/dev/null/x"], "cannot write to /dev/null/x"),
         (["fashion16", "metric=bond"], "'bond' is not a known metric"),
     ],

@@ -34,7 +34,7 @@ def test_what_was_not_finite_is_nan(tmp_path: Path) -> None:
     ("damage", "reason"),
     [
         (lambda run: (run / "recipe.json").unlink(), "is not a run directory: it has no recipe.json"),
-        (lambda run: (run / "recipe.json").write_text("{"), "recipe.json cannot be read"),
+        (lambda run: (run / "recipe.json").write_text("{"), "recipe.json is not valid JSON"),
         (lambda run: (run / "recipe.json").write_text("[]"), "is not a JSON object"),
         (lambda run: (run / "recipe.json").write_text('{"lr": 1}'), "has no method, seed, steps"),
         (lambda run: (run / "metrics.jsonl").unlink(), "its training has not begun"),
@@ -43,7 +43,7 @@ def test_what_was_not_finite_is_nan(tmp_path: Path) -> None:
         (lambda run: (run / "metrics.jsonl").write_text("[1]\n"), "is damaged at line 1"),
         (lambda run: (run / "metrics.jsonl").write_bytes(b"\xff\xfe\n"), "cannot be read"),
         (lambda run: (run / "metrics.jsonl").write_text('{"kind": "evaluation"}\n'), "is damaged at line 1"),
-        (lambda run: (run / "score.json").write_text("{"), "score.json cannot be read"),
+        (lambda run: (run / "score.json").write_text("{"), "score.json is not valid JSON"),
     ],
 )
 def test_what_cannot_be_read_is_named_and_left_out(tmp_path: Path, damage: object, reason: str) -> None:

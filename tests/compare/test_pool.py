@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +119,10 @@ def _free(out: Path) -> bool:
     return True
 
 
-def test_a_polite_stop_saves_and_says_how_to_go_on(study: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_polite_stop_saves_and_says_how_to_go_on(
+    study: Path, tmp_path: Path, number: signal.Signals
+) -> None:
     words = [str(study), METHODS, *SMALL, "steps=100000", f"out={tmp_path / 'out'}"]
     running = subprocess.Popen(
         [sys.executable, "-m", "stepwell", "compare", *words],
@@ -130,8 +134,12 @@ def test_a_polite_stop_saves_and_says_how_to_go_on(study: Path, tmp_path: Path) 
     deadline = time.monotonic() + 200
     while not (metrics.exists() and metrics.stat().st_size > 1000) and time.monotonic() < deadline:
         time.sleep(0.05)
-    # Not SIGINT: where tests run in the background, children are born deaf to it.
-    os.kill(running.pid, signal.SIGTERM)
+    # Not SIGINT: where tests run in the background, children are born deaf to it. Twice: the second is not
+    # to keep the runs from saving.
+    os.kill(running.pid, number)
+    time.sleep(0.3)
+    with suppress(ProcessLookupError):
+        os.kill(running.pid, number)
     try:
         out, error = running.communicate(timeout=100)
     finally:

@@ -231,7 +231,7 @@ def test_a_full_disk_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.
     [
         ('{"format": "stepwell latents", "version": 9}', "has format 9, and this stepwell reads 1"),
         ('{"format": "stepwell latents", "version": 1}', "is damaged"),
-        ('{"format": "stepwell latents", ', "cannot be read"),
+        ('{"format": "stepwell latents", ', "not valid JSON"),
     ],
 )
 def test_a_manifest_that_cannot_be_understood_is_said(tmp_path: Path, text: str, said: str) -> None:

@@ -126,9 +126,9 @@ class Split:
     repeats: int = 5
 
     def __post_init__(self) -> None:
-        require.count("queue", self.queue, least=3)
-        require.count("scored", self.scored, least=3)
-        require.count("repeats", self.repeats, least=MIN_ROUNDS)
+        require.count("queue", self.queue, least=3, most=require.MOST_BINS)
+        require.count("scored", self.scored, least=3, most=require.MOST_BINS)
+        require.count("repeats", self.repeats, least=MIN_ROUNDS, most=require.MOST_STRATA)
 
     @property
     def rows(self) -> int:

@@ -66,7 +66,9 @@ def profile(sampler: Spec, weighting: Spec, process: Spec) -> Profile:
     drawing = build.sampler(sampler, over)
     entry, u = sampler.entry, over.grid()
     density = pmf(drawing, over) * len(u)
-    effective = _effective(drawing, density, build.weighting(weighting)(over, u), u)
+    weights = build.weighting(weighting)
+    build.require_weights(weights, weighting, over)
+    effective = _effective(drawing, density, weights(over, u), u)
     return Profile(
         parts=(_written(sampler), f"weighting {_written(weighting)}", _written(process)),
         source=f"{entry.summary} ({entry.source})",

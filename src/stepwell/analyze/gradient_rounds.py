@@ -43,9 +43,9 @@ class Effort:
     images: int = 16
 
     def __post_init__(self) -> None:
-        require.count("strata", self.strata, least=2)
-        require.count("rounds", self.rounds, least=MIN_ROUNDS)
-        require.count("images", self.images)
+        require.count("strata", self.strata, least=2, most=require.MOST_STRATA)
+        require.count("rounds", self.rounds, least=MIN_ROUNDS, most=require.MOST_STRATA)
+        require.count("images", self.images, most=require.MOST_BINS)
 
 
 def probe_setup(training: Training, weighting: Weighting | None = None) -> ProbeSetup:

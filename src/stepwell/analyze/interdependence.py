@@ -46,7 +46,7 @@ class Continuation:
 
     def __post_init__(self) -> None:
         require.count("steps", self.steps)
-        require.count("repeats", self.repeats, least=MIN_ROUNDS)
+        require.count("repeats", self.repeats, least=MIN_ROUNDS, most=require.MOST_STRATA)
         for low, high in self.ranges:
             if not 0 <= low < high <= 1:
                 raise InvalidParameter(

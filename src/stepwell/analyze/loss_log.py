@@ -75,7 +75,10 @@ def _rows(path: Path) -> Rows:
         return [(number, _record(path, number, line)) for number, line in lines]
     first = lines[0][1]
     delimiter = next((mark for mark in "\t;" if mark in first), ",")
-    cells = [(number, next(csv.reader([line], delimiter=delimiter))) for number, line in lines]
+    try:
+        cells = [(number, next(csv.reader([line], delimiter=delimiter))) for number, line in lines]
+    except csv.Error as error:
+        raise InvalidParameter(f"{path} is no table: {error}.") from None
     header = [cell.strip() for cell in cells[0][1]]
     if all(map(_is_number, header)):
         return [(number, dict(zip(_unnamed(path, len(header)), row, strict=False))) for number, row in cells]
@@ -87,8 +90,8 @@ def _rows(path: Path) -> Rows:
 def _record(path: Path, number: int, line: str) -> Mapping[str, Any]:
     try:
         record = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise InvalidParameter(f"{path}, line {number} is not JSON: {error.msg}.") from None
+    except (ValueError, RecursionError) as error:
+        raise InvalidParameter(f"{path}, line {number} is not JSON: {error}.") from None
     if not isinstance(record, dict):
         raise InvalidParameter(f"{path}, line {number} is no object: write {{'timestep': 500, 'loss': 0.1}}.")
     return record
@@ -147,7 +150,8 @@ def _is_number(text: str) -> bool:
 
 
 def _number(path: Path, line: int, name: str, value: Any) -> float:
-    number = float(value) if isinstance(value, (int, float)) or _is_number(str(value)) else math.nan
+    is_plain = isinstance(value, (int, float)) and require.is_finite(value)
+    number = float(value) if is_plain or _is_number(str(value)) else math.nan
     if not math.isfinite(number):
         raise InvalidParameter(f"{path}, line {line}: {name} is {value!r}, and must be a number.")
     return number

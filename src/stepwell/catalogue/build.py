@@ -11,6 +11,7 @@ from stepwell.catalogue.entry import Entry, Kind
 from stepwell.catalogue.find import SHAPING
 from stepwell.catalogue.spec import Spec
 from stepwell.core import require
+from stepwell.core.density import centres, edges
 from stepwell.core.errors import InvalidParameter, Unsupported, unknown
 from stepwell.core.process import NoiseProcess
 from stepwell.core.sampler import TimestepSampler
@@ -20,12 +21,21 @@ from stepwell.weightings import LearnedWeighting, Weighting
 
 _SHAPING = tuple(parameter.name for parameter in SHAPING)
 _SHAPING_SPELLINGS = {"discrete_flow_shift": "shift"}
+_CHECKED_TIMES = 64
+"""Times at which what was built must have numbers."""
 
 
 def process(name: str | Spec, **parameters: Any) -> NoiseProcess:
     """The noise process of a name that `stepwell ls` prints, or of NAME:key=value,..."""
     spec = _spec("process", name, parameters)
     built: NoiseProcess = _call(spec.entry, spec.parameters)
+    u = centres(_CHECKED_TIMES)
+    if not all(bool(scale.isfinite().all()) for scale in built.scales(u)) or bool(
+        built.log_snr(u).isnan().any()
+    ):
+        raise InvalidParameter(
+            f"{spec} has no signal and noise that floats can hold: give less extreme values."
+        )
     return built
 
 
@@ -34,6 +44,17 @@ def weighting(name: str | Spec, **parameters: Any) -> Weighting:
     spec = _spec("weighting", name, parameters)
     built: Weighting = _call(spec.entry, spec.parameters)
     return built
+
+
+def require_weights(weighting: Weighting, spec: str | Spec, process: NoiseProcess) -> None:
+    """Refuse a weighting with weights on a process that no float holds, or that all are 0."""
+    weights = weighting(process, process.grid())
+    if not bool((weights.isfinite() & (weights >= 0)).all()) or not bool(
+        weights.sum().isfinite() & (weights > 0).any()
+    ):
+        raise InvalidParameter(
+            f"{spec} on {process} has weights that floats cannot hold: give less extreme values."
+        )
 
 
 def fixed_weighting(name: str | Spec) -> Weighting:
@@ -56,7 +77,13 @@ def sampler(name: str | Spec, process: NoiseProcess | str | Spec | Any, **parame
     own = {parameter.name for parameter in spec.entry.parameters}
     shaping = {key: spec.parameters[key] for key in _SHAPING if key in spec.parameters and key not in own}
     rest = {key: value for key, value in spec.parameters.items() if key not in shaping}
+    for key in ("stratified", "unbiased"):
+        if shaping.get(key) is not None:
+            require.boolean(key, shaping[key])
     built = _shaped(_call(spec.entry, rest, process=over), over, spec.entry, shaping)
+    masses = built.masses(edges(_CHECKED_TIMES))
+    if not bool((masses.isfinite() & (masses >= 0)).all()) or not 0.99 < float(masses.sum()) < 1.01:
+        raise InvalidParameter(f"{spec} has no density that floats can hold: give less extreme values.")
     if built.probe is not None and built.probe.target is not None:
         # Samplers know no weightings: an unknown target would only be noticed at the first measurement.
         weighting(built.probe.target)
@@ -93,10 +120,29 @@ def _call(entry: Entry, parameters: Mapping[str, Any], **leading: Any) -> Any:
         if key not in accepted:
             known = {*accepted, *(_SHAPING if entry.kind == "sampler" else ())}
             raise InvalidParameter(str(unknown(f"parameter of {entry.name}", key, known)))
+    parameters = {
+        key: _typed(f"{key} of {entry.name}", value, signature[key].annotation)
+        for key, value in parameters.items()
+    }
     for key in accepted:
         if signature[key].default is inspect.Parameter.empty and key not in parameters:
             raise InvalidParameter(f"{entry.name} needs {key}: write {entry.name} with {key}=...")
     return factory(**leading, **entry.fixed, **parameters)
+
+
+def _typed(name: str, value: Any, annotation: Any) -> Any:
+    """The value, if it is of the factory's own type; numbers that no float holds are refused in any list."""
+    kind = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+    if kind == "bool":
+        return require.boolean(name, value)
+    if kind == "float":
+        return require.finite(name, value)
+    if isinstance(value, (tuple, list)):
+        for one in value:
+            _typed(name, one, "")
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        require.finite(name, value)
+    return value
 
 
 def _shaped(
@@ -105,7 +151,7 @@ def _shaped(
     """Apply combinators from the inside out: densities first, then how they are drawn and corrected."""
     result = base
     if shaping.get("shift") is not None:
-        result = shift(result, shaping["shift"], process)
+        result = shift(result, require.finite("shift", shaping["shift"]), process)
     if shaping.get("floor") is not None:
         result = mix_uniform(result, shaping["floor"], "floor")
     if shaping.get("warm_up_steps") is not None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from stepwell.catalogue.entry import Entry, Kind
 from stepwell.catalogue.find import find
-from stepwell.core.errors import InvalidParameter
+from stepwell.core.errors import InvalidParameter, quoted
 
 _WORDS = {"true": True, "false": False, "none": None}
+_NUMBER = r"[-+]?(?:0[xX][\da-fA-F_]+|(?=[\d.])[\d_]*\.?[\d_]*(?:[eE][-+]?\d+)?)"
+_MAY_BE_A_VALUE = re.compile(rf"""{_NUMBER}(?:\s*,\s*{_NUMBER})*,?|[-+]*[(\['"].*""", re.DOTALL)
+"""Numbers, or the beginning of brackets or quotes: other texts are not parsed, and never warned about."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,12 @@ class Spec:
 def split_spec(text: str) -> tuple[str, dict[str, Any]]:
     """`NAME:key=value,...` as a name and its parameters."""
     name, _, rest = text.partition(":")
-    return name, dict(split_pair(pair) for pair in _outside_brackets(rest) if pair)
+    parameters: dict[str, Any] = {}
+    for key, value in (split_pair(pair) for pair in _outside_brackets(rest) if pair):
+        if key in parameters:
+            raise InvalidParameter(f"{name} got {key!r} twice.")
+        parameters[key] = value
+    return name, parameters
 
 
 def _outside_brackets(text: str) -> list[str]:
@@ -64,7 +73,7 @@ def split_pair(pair: str) -> tuple[str, Any]:
     """`key=value` as a key and its `literal` value."""
     key, equals, value = pair.partition("=")
     if not equals or not key:
-        raise InvalidParameter(f"{pair!r} is not of the form key=value.")
+        raise InvalidParameter(f"{quoted(pair)} is not of the form key=value.")
     return key, literal(value)
 
 
@@ -72,10 +81,20 @@ def literal(text: str) -> Any:
     """A number, true, false, none, a tuple or list of these; anything else is the text itself."""
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    if not _MAY_BE_A_VALUE.fullmatch(text):
         return text
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return text
+    return value if _is_plain(value) else text
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is a number, a word or a list of these: other things that Python can write are not."""
+    if isinstance(value, (tuple, list)):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, (bool, int, float, str))
 
 
 def _text(value: Any) -> str:

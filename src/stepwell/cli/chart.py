@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from stepwell.cli.options import check_picture
 from stepwell.compare.report import COLOURS
 from stepwell.core.errors import StepwellError
+from stepwell.runs.io import replacing
 
 if TYPE_CHECKING:
     from stepwell.analyze.densities import Profile
@@ -140,7 +141,8 @@ def line_style(index: int) -> dict[str, Any]:
 def write(figure: Any, path: Path) -> None:
     """Save a figure."""
     try:
-        figure.savefig(path, dpi=150)
+        with replacing(path) as temporary:
+            figure.savefig(temporary, dpi=150, format=path.suffix[1:].lower())
     except OSError as error:
         raise StepwellError(f"could not write {path}: {error.strerror}.") from error
 

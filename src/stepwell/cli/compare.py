@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import signal
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from stepwell.cli.options import add_command, add_json, require_extra
+from stepwell.cli.options import add_command, add_json, path_of, require_extra, whole
 from stepwell.core.errors import StepwellError
+from stepwell.core.reading import place
 from stepwell.runs.io import finite
 
 if TYPE_CHECKING:
@@ -47,11 +47,11 @@ def register(verbs: Any) -> None:
         metavar="key=value",
         help="methods, seeds, baseline, metric (simple, bound, min-snr, ...), tune, out; or a recipe setting",
     )
-    verb.add_argument("--workers", type=int, help="runs at the same time; one per core by default")
+    verb.add_argument("--workers", type=whole(1024), help="runs at the same time; one per core by default")
     verb.add_argument(
-        "--records", type=Path, metavar="DIR", help="keep a thin copy of every finished run there"
+        "--records", type=path_of, metavar="DIR", help="keep a thin copy of every finished run there"
     )
-    verb.add_argument("--report", type=Path, metavar="FILE.html", help="write the report too")
+    verb.add_argument("--report", type=path_of, metavar="FILE.html", help="write the report too")
     verb.add_argument("--dry-run", action="store_true", help="list the runs, and which are there already")
     add_json(verb)
 
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> None:
     if workers < 1:
         raise StepwellError(f"--workers {workers}: at least one run at a time is needed.")
     out = ["", *outs][-1] or f"runs/{study.name}"
-    workspace = Workspace(Path(out), options.records, workers)
+    workspace = Workspace(place(out), options.records, workers)
     if options.dry_run:
         _list(study, workspace)
     else:
@@ -88,11 +88,13 @@ def _list(study: Study, workspace: Workspace) -> None:
 
 
 def _run(study: Study, workspace: Workspace, quiet: bool) -> Study:
-    """Run what is missing; Ctrl-C and SIGTERM let the runs save first."""
+    """Run what is missing; Ctrl-C, SIGTERM and a lost terminal let the runs save first."""
     from stepwell.cli.progress import StudyProgress
     from stepwell.compare.run_study import run_study
+    from stepwell.train.loop import SIGNALS
 
-    before = signal.signal(signal.SIGTERM, _as_interrupt)
+    asked = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, _as_interrupt) for number in asked}
     progress = StudyProgress(quiet)
     try:
         return run_study(study, workspace, progress.begin, progress.on_event)
@@ -100,10 +102,16 @@ def _run(study: Study, workspace: Workspace, quiet: bool) -> Study:
         progress.say("Stopped; runs in progress were saved. Run the same command again to continue.")
         raise SystemExit(130) from None
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _as_interrupt(number: int, frame: FrameType | None) -> None:
+    """Stop once: a second signal would not let the runs save."""
+    from stepwell.train.loop import SIGNALS
+
+    for each in SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepwell.cli.options import add_command, require_extra
+from stepwell.cli.options import add_command, path_of, require_extra, whole
 from stepwell.cli.progress import Bar
+from stepwell.core.errors import StepwellError
 
 if TYPE_CHECKING:
     from stepwell.data.latent_cache import CachePlan, Manifest
@@ -45,9 +45,9 @@ def register(verbs: Any) -> None:
     )
     _add_reading(encode)
     encode.add_argument("--autoencoder", required=True, help="a folder, hub:ORG/NAME, or FOLDER/NAME")
-    encode.add_argument("--out", type=Path, required=True, help="the folder to write")
-    encode.add_argument("--batch", type=int, default=32, help="images encoded at once (32)")
-    encode.add_argument("--shard", type=int, default=4096, help="images per file (4096)")
+    encode.add_argument("--out", type=path_of, required=True, help="the folder to write")
+    encode.add_argument("--batch", type=whole(65_536), default=32, help="images encoded at once (32)")
+    encode.add_argument("--shard", type=whole(1_000_000), default=4096, help="images per file (4096)")
     encode.add_argument(
         "--dtype", default="fp16", choices=("fp16", "fp32"), help="precision of the stored latents (fp16)"
     )
@@ -67,7 +67,7 @@ def register(verbs: Any) -> None:
 
 def _add_reading(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("data", metavar="DATA", help="a folder, an .npz, CIFAR-10's folder, hub:NAME, latents")
-    verb.add_argument("--size", type=int, default=None, help="resize and crop images to this size")
+    verb.add_argument("--size", type=whole(16_384), default=None, help="resize and crop images to this size")
     verb.add_argument("--labels", action="store_true", help="read class labels")
     verb.add_argument(
         "--flips",
@@ -103,7 +103,12 @@ def _encode(options: argparse.Namespace) -> None:
             return
         with Bar(silent=not leads) as bar:
             update = partial(bar.update, "encoding")
-            manifest = encode(options.out, plan, data, autoencoder, batch=options.batch, progress=update)
+            try:
+                manifest = encode(options.out, plan, data, autoencoder, batch=options.batch, progress=update)
+            except OSError as error:
+                raise StepwellError(
+                    f"cannot write {options.out}: {error.strerror or error}. The same command continues."
+                ) from error
         if leads:
             cached = load(str(options.out))
             quality = psnr(*reconstruction(data, cached, decoder_of(cached, options.autoencoder)))
@@ -130,12 +135,12 @@ def _print_scale(manifest: Manifest) -> None:
 
 def _show(options: argparse.Namespace) -> None:
     require_extra()
-    from stepwell.core.errors import StepwellError
+    from stepwell.core.reading import place
     from stepwell.data.latent_cache import is_latent_cache, read_manifest
     from stepwell.data.latents import damaged
     from stepwell.data.load import load
 
-    folder = Path(options.data).expanduser()
+    folder = place(options.data)
     if is_latent_cache(folder):
         manifest = read_manifest(folder)
         _print_plan(manifest.plan)

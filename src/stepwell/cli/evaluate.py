@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 from stepwell.cli import evaluate_sets
-from stepwell.cli.options import add_command, add_json, require_extra
+from stepwell.cli.options import add_command, add_json, path_of, require_extra, whole
 from stepwell.core.errors import StepwellError
 from stepwell.runs.directory import RECIPE
 from stepwell.runs.metrics import LOSS, SCORED, features_of, loss
@@ -41,19 +40,24 @@ def register(verbs: Any) -> None:
         description=__doc__,
         examples=_EPILOG,
     )
-    verb.add_argument("directory", type=Path, metavar="RUN|IMAGES", help="a run directory, or images")
+    verb.add_argument("directory", type=path_of, metavar="RUN|IMAGES", help="a run directory, or images")
     verb.add_argument(
         "reference", nargs="?", metavar="REFERENCE", help="images or statistics to compare with"
     )
     verb.add_argument(
-        "-n", "--generated", type=int, default=None, metavar="COUNT",
+        "-n", "--generated", type=whole(100_000_000), default=None, metavar="COUNT",
         help="run: images to generate (1000; 0: none); sets: images of each, evenly spread (all)",
     )  # fmt: skip
     add_json(verb)
     of_run = verb.add_argument_group("of a run")
-    of_run.add_argument("--steps", type=int, default=None, help="denoising steps; by default the recipe's")
     of_run.add_argument(
-        "--checkpoint", type=int, metavar="STEP", help="the weights after this step (default: the newest)"
+        "--steps", type=whole(100_000), default=None, help="denoising steps; by default the recipe's"
+    )
+    of_run.add_argument(
+        "--checkpoint",
+        type=whole(),
+        metavar="STEP",
+        help="the weights after this step (default: the newest)",
     )
     of_run.add_argument("--raw", action="store_true", help="use the raw weights instead of EMA")
     evaluate_sets.add_options(verb.add_argument_group("of two sets"))

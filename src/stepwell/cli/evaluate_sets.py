@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stepwell.cli.options import path_of, whole
 from stepwell.cli.progress import Bar
 from stepwell.runs.metrics import FRECHET, KERNEL
 
@@ -19,14 +20,18 @@ _OPTIONS = ("extractor", "weights", "resize", "size", "batch")
 def add_options(group: Any) -> None:
     """The options that only two sets have."""
     group.add_argument("--extractor", help="inception (default), resnet20-cifar10 or fashion16")
-    group.add_argument("--weights", type=Path, metavar="FILE", help="of the extractor: .pth or .safetensors")
+    group.add_argument(
+        "--weights", type=path_of, metavar="FILE", help="of the extractor: .pth or .safetensors"
+    )
     group.add_argument(
         "--resize",
         help="clean (default; clean-fid's antialiased bicubic), legacy (pytorch-fid's bilinear) or legacy-tf "
         "(the original's, torch-fidelity's and guided-diffusion's)",
     )
-    group.add_argument("--size", type=int, metavar="N", help="crop and resize images to N x N first")
-    group.add_argument("--batch", type=int, metavar="N", help="images at once (32)")
+    group.add_argument(
+        "--size", type=whole(16_384), metavar="N", help="crop and resize images to N x N first"
+    )
+    group.add_argument("--batch", type=whole(65_536), metavar="N", help="images at once (32)")
 
 
 def options_of_sets(options: argparse.Namespace) -> list[str]:

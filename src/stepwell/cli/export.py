@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
-from stepwell.cli.options import add_command, require_extra
+from stepwell.cli.options import add_command, path_of, require_extra
 from stepwell.core.errors import StepwellError
 
 _EXAMPLES = """examples:
@@ -28,8 +27,8 @@ def register(verbs: Any) -> None:
         description=__doc__,
         examples=_EXAMPLES,
     )
-    verb.add_argument("directory", type=Path, metavar="RUN", help="a run directory")
-    verb.add_argument("--out", type=Path, default=None, help="by default RUN/pipeline, or RUN/adapters")
+    verb.add_argument("directory", type=path_of, metavar="RUN", help="a run directory")
+    verb.add_argument("--out", type=path_of, default=None, help="by default RUN/pipeline, or RUN/adapters")
     verb.add_argument("--adapters", action="store_true", help="the LoRA adapters alone")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepwell.cli import chart
-from stepwell.cli.options import SPEC, add_command, add_json, add_save, output
+from stepwell.cli.options import SPEC, add_command, add_json, add_save, output, path_of
 from stepwell.cli.timestep_output import add_timestep_output, nearest_table, save, say, written
 from stepwell.core.errors import InvalidParameter
 
@@ -38,7 +38,7 @@ def register(verbs: Any) -> None:
         "leaves the least variance in the gradient: p in proportion to weight x root of the mean loss.",
         examples=_EXAMPLES,
     )
-    verb.add_argument("log", type=Path, metavar="LOSSES", help="a CSV, TSV or JSON-lines file")
+    verb.add_argument("log", type=path_of, metavar="LOSSES", help="a CSV, TSV or JSON-lines file")
     verb.add_argument("-p", "--process", default="flow", metavar=SPEC, help="the process (flow)")
     verb.add_argument(
         "-w", "--weighting", default="none", metavar=SPEC, help="that the loop trains with (none)"

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepwell.cli.options import add_command, require_extra
+from stepwell.cli.options import add_command, number, path_of, require_extra, whole
 from stepwell.core.errors import StepwellError
 from stepwell.generate.solvers import SOLVERS
 
@@ -24,18 +24,23 @@ if TYPE_CHECKING:
 def register(verbs: Any) -> None:
     """Add the verb to the command line."""
     verb = add_command(verbs, "generate", run, help="make images from a run", description=__doc__)
-    verb.add_argument("directory", type=Path, metavar="RUN", help="a run directory")
-    verb.add_argument("--out", type=Path, required=True, help="sheet.png, images.npz, or a folder")
-    verb.add_argument("-n", "--count", type=int, default=64, help="how many images (64)")
+    verb.add_argument("directory", type=path_of, metavar="RUN", help="a run directory")
+    verb.add_argument("--out", type=path_of, required=True, help="sheet.png, images.npz, or a folder")
+    verb.add_argument("-n", "--count", type=whole(100_000_000), default=64, help="how many images (64)")
     verb.add_argument("--solver", default=None, help=f"{_solvers()}; by default the recipe's")
-    verb.add_argument("--steps", type=int, default=None, help="denoising steps; by default the recipe's")
-    verb.add_argument("--seed", type=int, default=0, help="seed of the noise (0)")
-    verb.add_argument("--batch", type=int, default=64, help="images at once (64)")
-    verb.add_argument("--labels", default=None, help="classes to cycle through, by number or name: 0,1,2")
-    verb.add_argument("--guidance", type=float, default=None, help="above 1: classifier-free guidance")
-    verb.add_argument("--eta", type=float, default=0.0, help="noise of ddim, 0 to 1")
     verb.add_argument(
-        "--checkpoint", type=int, metavar="STEP", help="the weights after this step; by default the newest"
+        "--steps", type=whole(100_000), default=None, help="denoising steps; by default the recipe's"
+    )
+    verb.add_argument("--seed", type=whole(least=0), default=0, help="seed of the noise (0)")
+    verb.add_argument("--batch", type=whole(65_536), default=64, help="images at once (64)")
+    verb.add_argument("--labels", default=None, help="classes to cycle through, by number or name: 0,1,2")
+    verb.add_argument("--guidance", type=number, default=None, help="above 1: classifier-free guidance")
+    verb.add_argument("--eta", type=number, default=0.0, help="noise of ddim, 0 to 1")
+    verb.add_argument(
+        "--checkpoint",
+        type=whole(),
+        metavar="STEP",
+        help="the weights after this step; by default the newest",
     )
     verb.add_argument("--raw", action="store_true", help="use the raw weights instead of EMA")
     verb.add_argument(

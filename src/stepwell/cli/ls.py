@@ -10,7 +10,7 @@ from typing import Any
 
 from stepwell.catalogue.entry import KINDS, Entry, Kind
 from stepwell.catalogue.find import SHAPING, all_entries, find, kinds_of
-from stepwell.cli.options import add_command, add_json
+from stepwell.cli.options import add_command, add_json, path_of
 from stepwell.core.errors import StepwellError, unknown
 from stepwell.models.registry import MODELS, ModelEntry
 from stepwell.recipes.method import (
@@ -21,6 +21,7 @@ from stepwell.recipes.method import (
     study_files,
     workload_files,
 )
+from stepwell.runs.io import write_atomic
 
 _PLURALS: dict[Kind, str] = {"process": "processes", "sampler": "samplers", "weighting": "weightings"}
 _RECIPES = {"workloads": workload_files, "methods": method_files, "studies": study_files}
@@ -49,7 +50,7 @@ def register(verbs: Any) -> None:
         description="Copy a shipped recipe, or a sampler or weighting with its parameters, into a file.",
     )
     copy.add_argument("name", help="a workload, method, study, sampler or weighting of `stepwell ls`")
-    copy.add_argument("file", type=Path, nargs="?", help="where to write it (NAME.toml)")
+    copy.add_argument("file", type=path_of, nargs="?", help="where to write it (NAME.toml)")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -161,7 +162,7 @@ def copy_recipe(options: argparse.Namespace) -> None:
         raise StepwellError(f"{file} exists already: choose another name.")
     text = _method_file(find(kinds[0], name)) if kinds else recipes[name].read_text()
     try:
-        file.write_text(text)
+        write_atomic(file, text.encode())
     except OSError as error:
         raise StepwellError(f"cannot write {file}: {error.strerror}.") from error
     verbs = {**dict.fromkeys(study_files(), "compare"), **dict.fromkeys(workload_files(), "train")}

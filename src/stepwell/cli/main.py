@@ -23,8 +23,10 @@ from stepwell.cli import (
     train,
     watch,
 )
-from stepwell.cli.tell import tell
+from stepwell.cli.streams import lasting_streams
+from stepwell.cli.tell import from_system, tell
 from stepwell.core.errors import StepwellError
+from stepwell.core.memory import memory_watched
 
 VERBS = (ls, show, table, fit, data, train, generate, evaluate, analyze, compare, report, watch, export)
 
@@ -52,16 +54,43 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     return options
 
 
+_LOWER = {
+    "generate": "lower --batch.",
+    "data": "lower --batch.",
+    "evaluate": "lower --batch or -n.",
+    "analyze": "lower batch= or --images, or take a smaller model.",
+}
+"""What takes most memory, by verb; training says it itself."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns 0, or 2 after an error of ours."""
+    """Run one command; returns 0, 2 after an error of ours, 130 after Ctrl-C."""
+    with lasting_streams() as output:
+        code = _run(arguments)
+        output.flush()
+        if output.error is not None and code == 0:
+            print(
+                f"stepwell: all was done, but standard output takes no text ({output.error.strerror}): what "
+                "was printed is incomplete.",
+                file=sys.stderr,
+            )
+            return 2
+    return code
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     options = parsed(arguments)
     try:
-        options.run(options)
-        sys.stdout.flush()
+        with memory_watched(_LOWER.get(options.verb, "close other programs, or ask for less.")):
+            options.run(options)
     except StepwellError as error:
         tell(options.verb, error)
         return 2
-    except BrokenPipeError:
-        # `stepwell ls | head` closed the pipe, which is not an error.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        tell(options.verb, from_system(error))
+        return 2
+    except KeyboardInterrupt:
+        if os.environ.get("RANK", "0") == "0":
+            print(f"stepwell {options.verb}: stopped.", file=sys.stderr)
+        return 130
     return 0

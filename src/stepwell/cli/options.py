@@ -9,11 +9,45 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from stepwell.core.errors import InvalidParameter, StepwellError
+from stepwell.core import require
+from stepwell.core.errors import InvalidParameter, StepwellError, quoted
+from stepwell.core.reading import place
 from stepwell.runs.io import finite
 
 SPEC = "NAME[:key=value,...]"
 """How a process, sampler or weighting is written."""
+
+
+def path_of(text: str) -> Path:
+    """A path on the command line, which may begin with ~."""
+    try:
+        return place(text)
+    except StepwellError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def whole(most: int = require.MOST, least: int | None = None) -> Callable[[str], int]:
+    """Reads a whole number up to a limit: where it becomes memory or time that nobody can mean."""
+
+    def read(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{quoted(text)} is no whole number.") from None
+        if value > most or (least is not None and value < least):
+            limits = f"at most {most:,}" if least is None else f"from {least:,} to {most:,}"
+            raise argparse.ArgumentTypeError(f"{quoted(text)} must be {limits}.")
+        return value
+
+    return read
+
+
+def number(text: str) -> float:
+    """Reads a finite number."""
+    try:
+        return require.finite("it", float(text))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{quoted(text)} is no finite number.") from None
 
 
 def add_command(
@@ -44,7 +78,7 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 def add_save(parser: argparse.ArgumentParser) -> None:
     """Add --save."""
-    parser.add_argument("--save", type=Path, metavar="FILE.png", help="save a figure (.png, .svg or .pdf)")
+    parser.add_argument("--save", type=path_of, metavar="FILE.png", help="save a figure (.png, .svg or .pdf)")
 
 
 def add_shape(parser: argparse.ArgumentParser) -> None:
@@ -63,8 +97,8 @@ def add_shape(parser: argparse.ArgumentParser) -> None:
 def shape_of(text: str) -> tuple[int, ...]:
     """The sizes in C,H,W."""
     words = text.split(",")
-    if not all(word.strip().isdecimal() and int(word) > 0 for word in words):
-        raise argparse.ArgumentTypeError(f"{text!r} is no shape: write sizes such as 16,128,128.")
+    if not all(word.strip().isdecimal() and len(word) < 10 and int(word) > 0 for word in words):
+        raise argparse.ArgumentTypeError(f"{quoted(text)} is no shape: write sizes such as 16,128,128.")
     return tuple(int(word) for word in words)
 
 
@@ -101,7 +135,7 @@ def output(
 def whole_numbers(option: str, text: str | None) -> list[int]:
     """The sorted numbers of an option such as 0,50,200; empty if it is not given."""
     words = [] if text is None else text.split(",")
-    if not all(word.strip().isdecimal() for word in words):
+    if not all(word.strip().isdecimal() and len(word.strip()) < 16 for word in words):
         raise StepwellError(f"{option} {text}: write whole numbers separated by commas, as in 0,50,200.")
     return sorted({int(word) for word in words})
 

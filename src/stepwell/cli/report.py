@@ -6,8 +6,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepwell.cli.options import add_command, check_picture
+from stepwell.cli.options import add_command, check_picture, path_of
 from stepwell.core.errors import StepwellError
+from stepwell.runs.io import write_atomic
 
 if TYPE_CHECKING:
     from stepwell.compare.views import Summary
@@ -17,11 +18,14 @@ def register(verbs: Any) -> None:
     """Add the verb to the command line."""
     verb = add_command(verbs, "report", run, help="write runs as one HTML page", description=__doc__)
     verb.add_argument(
-        "directories", nargs="+", type=Path, metavar="DIR", help="a run, or a directory of runs"
+        "directories", nargs="+", type=path_of, metavar="DIR", help="a run, or a directory of runs"
     )
-    verb.add_argument("--out", type=Path, default=Path("report.html"), help="the file (report.html)")
+    verb.add_argument("--out", type=path_of, default=Path("report.html"), help="the file (report.html)")
     verb.add_argument(
-        "--grids", type=Path, metavar="FILE.png", help="also the images of every method from the same noise"
+        "--grids",
+        type=path_of,
+        metavar="FILE.png",
+        help="also the images of every method from the same noise",
     )
 
 
@@ -52,7 +56,7 @@ def write_report(summary: Summary, path: Path) -> int:
     content = render(summary).encode()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+        write_atomic(path, content)
     except OSError as error:
         raise StepwellError(f"could not write {path}: {error.strerror}.") from error
     return len(content)

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 
-from stepwell.core.errors import RankLost, StepwellError
+from stepwell.core.errors import RankLost, StepwellError, quoted
 
 RANK_0_FIRST = 10.0
 """Seconds that other ranks wait: if rank 0 made the same mistake, its launcher ends them meanwhile."""
@@ -22,3 +22,9 @@ def tell(verb: str, error: StepwellError) -> None:
     if not isinstance(error, RankLost):
         time.sleep(RANK_0_FIRST)
     print(f"stepwell {verb} (rank {rank}): {error}", file=sys.stderr, flush=True)
+
+
+def from_system(error: OSError) -> StepwellError:
+    """What the operating system refused, as an error of ours that names the file."""
+    where = "" if error.filename is None else f"{quoted(str(error.filename))}: "
+    return StepwellError(f"{where}{error.strerror or error}.")

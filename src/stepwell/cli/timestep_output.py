@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from stepwell.cli.options import path_of, whole
 from stepwell.core.errors import InvalidParameter, StepwellError, unknown
 from stepwell.integrations.host_densities import HOSTS
 from stepwell.integrations.host_formats import FORMATS
@@ -29,10 +30,14 @@ def add_timestep_output(parser: argparse.ArgumentParser) -> None:
     """Add the options of formats and lists."""
     names = ", ".join(each.name for each in (*FORMATS, *HOSTS))
     parser.add_argument("-f", "--format", metavar="FORMAT", help=f"one of {names}")
-    parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="write the format to a file")
-    parser.add_argument("--steps", type=int, default=1000, help="optimizer steps that a list is for (1000)")
-    parser.add_argument("--batch", type=int, default=1, help="timesteps of each step, spread evenly (1)")
-    parser.add_argument("--seed", type=int, default=0, help="of the list's order (0)")
+    parser.add_argument("-o", "--out", type=path_of, metavar="FILE", help="write the format to a file")
+    parser.add_argument(
+        "--steps", type=whole(10_000_000), default=1000, help="optimizer steps that a list is for (1000)"
+    )
+    parser.add_argument(
+        "--batch", type=whole(65_536), default=1, help="timesteps of each step, spread evenly (1)"
+    )
+    parser.add_argument("--seed", type=whole(least=0), default=0, help="of the list's order (0)")
     parser.add_argument(
         "--nearest", action="store_true", help="print every trainer's own setting nearest to the density"
     )

@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
-from stepwell.cli.options import add_command
+from stepwell.cli.options import add_command, path_of, whole
 
 PORT = 8642
 
@@ -17,9 +16,9 @@ def register(verbs: Any) -> None:
     """Add the verb to the command line."""
     verb = add_command(verbs, "watch", run, help="follow running trainings in a browser", description=__doc__)
     verb.add_argument(
-        "directories", nargs="+", type=Path, metavar="DIR", help="a run, or a directory of runs"
+        "directories", nargs="+", type=path_of, metavar="DIR", help="a run, or a directory of runs"
     )
-    verb.add_argument("--port", type=int, default=PORT, help=f"on 127.0.0.1; 0 takes any ({PORT})")
+    verb.add_argument("--port", type=whole(), default=PORT, help=f"on 127.0.0.1; 0 takes any ({PORT})")
     verb.add_argument("--no-open", action="store_true", help="do not open a browser")
 
 

@@ -10,6 +10,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from stepwell.compare.views import Summary, Workload
 from stepwell.core.errors import StepwellError
+from stepwell.runs.io import replacing
 
 _GAP, _CAPTION, _ACROSS = 12, 22, 4
 _BACKGROUND, _INK = (255, 255, 255), (30, 30, 30)
@@ -31,8 +32,9 @@ def save_grids(summary: Summary, path: Path) -> None:
         canvas.paste(row, (0, top))
         top += row.height
     try:
-        canvas.save(path)
-    except (OSError, ValueError) as error:
+        with replacing(path) as temporary:
+            canvas.save(temporary, format=path.suffix[1:])
+    except (OSError, ValueError, KeyError) as error:
         raise StepwellError(f"could not write {path}: {error}.") from error
 
 

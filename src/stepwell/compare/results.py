@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from stepwell.core.errors import StepwellError
-from stepwell.recipes.schema import Recipe
+from stepwell.core import require
+from stepwell.core.errors import StepwellError, quoted
+from stepwell.core.reading import Absent, Unreadable, object_of, regular_file
+from stepwell.recipes.schema import BadRecipe, Recipe
 from stepwell.runs.directory import ENVIRONMENT, METRICS, RECIPE
-from stepwell.runs.io import write_json
-from stepwell.runs.metrics import loss
+from stepwell.runs.io import write_atomic, write_json
+from stepwell.runs.metrics import FORECAST, LOSS, loss
 from stepwell.runs.portable import portable, portable_environment
 
 SCORE = "score.json"
@@ -87,29 +89,48 @@ def read(path: Path) -> Outcome:
     evaluations, warnings = _metrics(path)
     if not evaluations:
         raise UnreadableRun(f"{path} has no evaluation yet: train it with evaluate_every= above 0.")
-    more = [_object(path, name) if (path / name).exists() else {} for name in (SCORE, ENVIRONMENT)]
-    return Outcome(path, Recipe.from_saved(settings), evaluations, more[0], more[1], warnings)
+    score, about = (_object(path, name) if (path / name).exists() else {} for name in (SCORE, ENVIRONMENT))
+    if not _is_score(score):
+        raise UnreadableRun(f"{path / SCORE} holds values that are no measurements: evaluate the run again.")
+    try:
+        recipe = Recipe.from_saved(settings, str(path / RECIPE))
+    except BadRecipe as error:
+        raise UnreadableRun(str(error)) from None
+    return Outcome(path, recipe, evaluations, score, about, warnings)
 
 
 def _object(path: Path, name: str) -> dict[str, Any]:
     try:
-        content = json.loads((path / name).read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        return object_of(path / name)
+    except Absent:
         if not path.is_dir():
             raise UnreadableRun(f"there is no directory {path}.") from None
         raise UnreadableRun(f"{path} is not a run directory: it has no {name}.") from None
-    except (OSError, ValueError) as error:
-        raise UnreadableRun(f"{path / name} cannot be read: {error}.") from None
-    if not isinstance(content, dict):
-        raise UnreadableRun(f"{path / name} is not a JSON object.")
-    return content
+    except Unreadable as error:
+        raise UnreadableRun(str(error)) from None
+
+
+def _is_score(value: Any, deep: bool = True) -> bool:
+    """Whether a score holds numbers, texts and lists of numbers, and sections of these."""
+    return all(
+        _is_number(one)
+        or isinstance(one, str)
+        or (isinstance(one, list) and all(map(_is_number, one)))
+        or (deep and isinstance(one, dict) and _is_score(one, deep=False))
+        for one in value.values()
+    )
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a JSON value is a number that a float holds, or stands for one that was not finite."""
+    return value is None or (isinstance(value, float) or (type(value) is int and require.is_finite(value)))
 
 
 def _metrics(path: Path) -> tuple[tuple[dict[str, Any], ...], tuple[str, ...]]:
     """Evaluations, and warnings as text; a half-written last line is left out."""
     evaluations, warnings, number = [], [], 0
     try:
-        with (path / METRICS).open(encoding="utf-8") as lines:
+        with regular_file(path / METRICS).open(encoding="utf-8") as lines:
             for line in lines:
                 number += 1
                 # Most lines are training steps, which no comparison needs: they are not parsed.
@@ -120,23 +141,31 @@ def _metrics(path: Path) -> tuple[tuple[dict[str, Any], ...], tuple[str, ...]]:
                     evaluations.append(_checked(record))
                 elif record["kind"] == "warning":
                     warnings.append(f"step {record['step']}: {record['message']}")
-    except FileNotFoundError:
+    except Absent:
         raise UnreadableRun(f"{path} has no {METRICS}: its training has not begun.") from None
+    except Unreadable as error:
+        raise UnreadableRun(str(error)) from None
     except (OSError, UnicodeDecodeError) as error:
         raise UnreadableRun(f"{path / METRICS} cannot be read: {error}.") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UnreadableRun(f"{path / METRICS} is damaged at line {number}: {error!r}.") from None
     return tuple(evaluations), tuple(warnings)
 
 
-_NUMBERS = ("step", "images", "seconds", loss("simple").key)
-"""What every evaluation has."""
+_NEEDED = ("step", "images", "seconds")
+"""What every evaluation has, beside the simple loss."""
+_SERIES = ("bands", "density", "effective_weight")
 
 
 def _checked(record: dict[str, Any]) -> dict[str, Any]:
-    for key in _NUMBERS:
-        if not isinstance(record[key], int | float | None):
-            raise TypeError(f"{key} is {record[key]!r}")
+    record[loss("simple").key]
+    for key in _NEEDED:
+        if record[key] is None or not _is_number(record[key]) or not 0 <= record[key] < math.inf:
+            raise TypeError(f"{key} is {quoted(record[key])}")
+    for key, value in record.items():
+        is_list = isinstance(value, list) and all(map(_is_number, value))
+        if (key.startswith((LOSS, FORECAST)) and not _is_number(value)) or (key in _SERIES and not is_list):
+            raise TypeError(f"{key} is {quoted(value)}")
     return record
 
 
@@ -185,7 +214,7 @@ def write_record(outcome: Outcome, place: Path) -> None:
         json.dumps(_thin(record, index in dense), separators=(",", ":"))
         for index, record in enumerate(outcome.evaluations)
     ]
-    (place / METRICS).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    write_atomic(place / METRICS, "".join(f"{line}\n" for line in lines).encode())
     write_json(place / ENVIRONMENT, portable_environment(outcome.environment))
     write_json(place / SCORE, _rounded(outcome.score))
     # Of the weights that it started from, the digest is enough.

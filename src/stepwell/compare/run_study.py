@@ -78,7 +78,13 @@ def _run(
         elif event.kind == "done" and workspace.records is not None:
             outcome = event.trial.outcome()
             assert outcome is not None
-            write_record(outcome, event.trial.folders[-1])
+            try:
+                write_record(outcome, event.trial.folders[-1])
+            except OSError as error:
+                raise StepwellError(
+                    f"cannot write the record {event.trial.folders[-1]}: {error.strerror}. The run itself "
+                    "is kept: run the same command again."
+                ) from error
         on_event(event)
 
 

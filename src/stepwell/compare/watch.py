@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import json
 import os
+import socket
 import socketserver
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from http import HTTPStatus
@@ -93,12 +95,19 @@ def _files(paths: Sequence[Path]) -> Iterator[tuple[str, int, int]]:
 
 
 class Server(ThreadingHTTPServer):
-    """Answers browsers on this machine only."""
+    """Answers browsers on this machine only; a client who holds on is let go."""
 
     daemon_threads = True
+    request_queue_size = 128
+    most_connections = 64
+    """One more lets go of the oldest, which waits for nothing: an answer takes milliseconds."""
+    longest_seconds = 20.0
+    """Of one connection, whatever it sends."""
 
     def __init__(self, live: Live, port: int) -> None:
         self.live = live
+        self._open: dict[socket.socket, float] = {}
+        self._open_lock = threading.Lock()
         try:
             super().__init__((LOOPBACK, port), Handler)
         except OverflowError:
@@ -122,8 +131,36 @@ class Server(ThreadingHTTPServer):
         """The address of the page."""
         return f"http://{LOOPBACK}:{self.server_port}/"
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread of its own, in place of the oldest connection if there are too many."""
+        with self._open_lock:
+            self._open[request] = time.monotonic()
+            oldest = list(self._open)[: -self.most_connections]
+        _hang_up(oldest)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Forget a connection that ended."""
+        with self._open_lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Let go of connections that last too long, such as one that sends a byte a minute."""
+        past = time.monotonic() - self.longest_seconds
+        with self._open_lock:
+            slow = [connection for connection, since in self._open.items() if since < past]
+        _hang_up(slow)
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore browsers that disconnect in the middle of an answer."""
+
+
+def _hang_up(connections: Sequence[socket.socket]) -> None:
+    """End connections; the thread of each then ends by itself."""
+    for connection in connections:
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
 
 
 class Handler(BaseHTTPRequestHandler):

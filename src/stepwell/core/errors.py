@@ -6,7 +6,8 @@ StepwellError
 ├── Unsupported        valid parts that do not work together (vlb on a continuous process)
 ├── StateMismatch      a state dict that belongs to another sampler
 ├── NonFiniteLoss      NaN or infinity where a learner expects losses
-└── RankLost           another process of a group ended, or cannot be reached
+├── RankLost           another process of a group ended, or cannot be reached
+└── OutOfMemory        the machine or its accelerator has too little memory for what was asked
 """
 
 from __future__ import annotations
@@ -43,9 +44,26 @@ class RankLost(StepwellError, RuntimeError):
     """Another process of the group ended, or cannot be reached."""
 
 
+class OutOfMemory(StepwellError, MemoryError):
+    """Too little memory for what was asked."""
+
+
+_QUOTED = 80
+
+
+def quoted(value: object) -> str:
+    """A value as messages show it: the beginning of a long one."""
+    return shortened(repr(value), _QUOTED)
+
+
+def shortened(text: str, most: int = 300) -> str:
+    """A text, or the beginning of a long one."""
+    return text if len(text) <= most else f"{text[:most]}... ({len(text):,} characters)"
+
+
 def unknown(kind: str, name: object, known: Iterable[str]) -> UnknownName:
     """An UnknownName whose message has the nearest known name and all of them."""
     names = sorted(known)
-    near = difflib.get_close_matches(str(name).lower(), names, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(str(name)[:_QUOTED].lower(), names, n=1, cutoff=0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    return UnknownName(f"{name!r} is not a known {kind}.{hint} Known: {', '.join(names)}.")
+    return UnknownName(f"{quoted(name)} is not a known {kind}.{hint} Known: {', '.join(names)}.")

@@ -32,7 +32,7 @@ SPELLINGS = {
 
 def prediction_name(name: str, allowed: tuple[str, ...]) -> str:
     """The canonical name of a prediction, if the process allows it."""
-    canonical = SPELLINGS.get(name, name)
+    canonical = SPELLINGS.get(name, name) if isinstance(name, str) else name
     if canonical not in allowed:
         raise unknown("prediction of this process", name, allowed)
     return canonical

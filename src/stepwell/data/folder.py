@@ -7,7 +7,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from stepwell.data.pictures import listed, scan
+from stepwell.data.pictures import listed, opened, scan
 from stepwell.data.source import BadData, DataSet, Options, split
 
 
@@ -25,7 +25,12 @@ class Files:
         return len(self.paths)
 
     def open(self, row: int) -> Image.Image:
-        return Image.open(self._root / self.paths[row])
+        path = self._root / self.paths[row]
+        if not path.is_file():
+            # A pipe would wait for ever; a link to nothing says so when it is opened.
+            path.stat()
+            raise BadData("a pipe or a device")
+        return opened(path)
 
     def title(self, row: int) -> str:
         return os.fsencode(self.paths[row]).decode("utf-8", "replace")
@@ -55,18 +60,23 @@ def _below(root: Path) -> list[str]:
             f"{error.filename} cannot be read ({error.strerror}): make it readable, or move it away."
         )
 
-    paths = list[str]()
+    paths, seen = list[str](), {root.resolve()}
     for folder, folders, names in os.walk(root, followlinks=True, onerror=refuse):
-        folders[:] = [name for name in folders if not name.startswith(".") and not _loops(folder, name)]
+        # In one order on every machine: a folder that links lead to several times is read where it is first.
+        folders[:] = [
+            name for name in sorted(folders) if not name.startswith(".") and _is_new(folder, name, seen)
+        ]
         here = Path(folder).relative_to(root)
         paths += [(here / name).as_posix() for name in names if not name.startswith(".")]
     return paths
 
 
-def _loops(folder: str, name: str) -> bool:
-    """Whether a sub-folder is a link to a folder that contains it."""
-    inside, target = Path(folder).resolve(), Path(folder, name).resolve()
-    return inside == target or target in inside.parents
+def _is_new(folder: str, name: str, seen: set[Path]) -> bool:
+    """Whether a sub-folder, or the folder that a link leads to, was not read yet; from now on it is."""
+    target = Path(folder, name).resolve()
+    is_new = target not in seen
+    seen.add(target)
+    return is_new
 
 
 def _refuse_images_without_class(files: Files, rows: list[int]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shlex
+import typing
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from hashlib import sha256
@@ -16,6 +17,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
+from stepwell.core import require
+from stepwell.core.errors import quoted
+from stepwell.core.reading import Unreadable, object_of, regular_file
 from stepwell.data.source import BadData
 from stepwell.runs.io import write_atomic
 
@@ -146,34 +150,71 @@ def read_manifest(folder: Path) -> Manifest:
     """Read manifest.json; raises BadData if it is missing, damaged or of another version."""
     path = folder / NAME
     try:
-        body = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise BadData(f"{path} cannot be read ({error}): encode the latents into another folder.") from error
-    if not isinstance(body, dict) or body.get("format") != _FORMAT:
+        body = object_of(path)
+    except Unreadable as error:
+        raise BadData(f"{error} Encode the latents into another folder.") from None
+    if body.get("format") != _FORMAT:
         raise BadData(f"{path} does not describe latents: give the folder that encode wrote.")
     if body.get("version") != _VERSION:
         raise BadData(
             f"{path} has format {body.get('version')}, and this stepwell reads {_VERSION}: encode again."
         )
     try:
-        plan = CachePlan(**_with_tuples(body["plan"]))
-        records = tuple(ShardRecord(**_with_tuples(record)) for record in body["records"])
+        plan = CachePlan(**_fields(CachePlan, body["plan"]))
+        records = tuple(ShardRecord(**_fields(ShardRecord, record)) for record in body["records"])
         more = {key: tuple(body[key]) for key in ("mean", "std", "shift", "scale", "notes")}
-        return Manifest(plan, records, **more)
-    except (KeyError, TypeError, AttributeError) as error:
+        manifest = Manifest(plan, records, **more)
+        _require_whole(manifest)
+        return manifest
+    except (KeyError, TypeError) as error:
         raise BadData(f"{path} is damaged ({error}): encode the latents into another folder.") from error
+
+
+def _fields(kind: type[Any], body: Any) -> dict[str, Any]:
+    """The fields of a dataclass as JSON has them, with tuples; TypeError names one of another type."""
+    if not isinstance(body, dict):
+        raise TypeError(f"{quoted(body)} is no {kind.__name__}")
+    values = {key: tuple(value) if isinstance(value, list) else value for key, value in body.items()}
+    for name, hint in typing.get_type_hints(kind).items():
+        if name in values and not _is_of(values[name], hint):
+            raise TypeError(f"{name} is {quoted(values[name])}")
+    return values
+
+
+def _is_of(value: Any, hint: Any) -> bool:
+    """Whether a JSON value is of a type: text, true or false, a count, a finite number, a tuple of these."""
+    of = typing.get_args(hint)
+    if of:
+        same_length = of[-1] is Ellipsis or (isinstance(value, tuple) and len(value) == len(of))
+        return isinstance(value, tuple) and same_length and all(_is_of(one, of[0]) for one in value)
+    if hint is float:
+        return type(value) in (int, float) and require.is_finite(value)
+    return type(value) is hint and (hint is not int or 0 <= value <= require.MOST)
+
+
+def _require_whole(manifest: Manifest) -> None:
+    """TypeError if shards, channels or notes are not those of the plan."""
+    plan, records = manifest.plan, manifest.records
+    if not plan.shard or not all(plan.latent_shape):
+        raise TypeError("shards or latents of no size")
+    names = [shard.name for shard, _ in zip(plan.shards(), range(len(records) + 1), strict=False)]
+    if records and names != [record.name for record in records]:
+        raise TypeError("the shards are not those of its plan")
+    moments = (manifest.mean, manifest.std, manifest.shift, manifest.scale)
+    for values in moments if records else ():
+        if len(values) != plan.latent_shape[0] or not _is_of(values, tuple[float, ...]):
+            raise TypeError("the moments are not those of its channels")
+    if not all(isinstance(note, str) for note in manifest.notes) or not all(manifest.scale):
+        raise TypeError("the notes or the scale are none")
 
 
 def is_latent_cache(folder: Path) -> bool:
     """Whether a folder has our manifest.json; a folder of images may have another file of that name."""
     try:
-        return f'"{_FORMAT}"' in (folder / NAME).read_text()[:200]
+        with regular_file(folder / NAME).open(encoding="utf-8") as stream:
+            return f'"{_FORMAT}"' in stream.read(200)
     except (OSError, ValueError):
         return False
-
-
-def _with_tuples(body: dict[str, Any]) -> dict[str, Any]:
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in body.items()}
 
 
 def _brief(value: object) -> str:
@@ -194,9 +235,9 @@ def write_shard(folder: Path, shard: Shard, tensors: dict[str, Tensor], plan_dig
 def read_record(folder: Path, shard: Shard, plan_digest: str) -> ShardRecord | None:
     """The record beside a shard, if it was written for this plan."""
     try:
-        body = json.loads((folder / f"{shard.name}.json").read_text())
-        return ShardRecord(**_with_tuples(body)) if body.pop("plan") == plan_digest else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        body = object_of(folder / f"{shard.name}.json")
+        return ShardRecord(**_fields(ShardRecord, body)) if body.pop("plan") == plan_digest else None
+    except (Unreadable, KeyError, TypeError):
         return None
 
 
@@ -218,12 +259,19 @@ def shard_damage(folder: Path, record: ShardRecord) -> str:
     return "" if total.hexdigest() == record.sha256 else "does not match its checksum"
 
 
-def load_shard(folder: Path, record: ShardRecord) -> dict[str, Tensor]:
-    """A shard's tensors, memory-mapped."""
+def load_shard(folder: Path, record: ShardRecord, plan: CachePlan) -> dict[str, Tensor]:
+    """A shard's tensors, memory-mapped, if they are those of the plan."""
     try:
-        return load_file(folder / record.name)
+        tensors = load_file(folder / record.name)
     except (OSError, SafetensorError) as error:
         raise BadData(f"{folder / record.name} cannot be read ({error}).") from error
+    rows = record.rows[1] - record.rows[0]
+    kinds = [kind for kind in ("mean", "std") if kind == "mean" or plan.posterior]
+    names = [*kinds, *(f"mirrored_{kind}" for kind in kinds if plan.mirrored)]
+    shapes = dict.fromkeys(names, (rows, *plan.latent_shape)) | ({"labels": (rows,)} if plan.classes else {})
+    if {name: tuple(tensor.shape) for name, tensor in tensors.items()} != shapes:
+        raise BadData(f"{folder / record.name} does not hold the latents of its plan: encode them again.")
+    return tensors
 
 
 def pooled_moments(records: list[ShardRecord]) -> Moments:

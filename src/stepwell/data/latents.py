@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from stepwell.core.reading import Unreadable, object_of
 from stepwell.core.tick import Tick
 from stepwell.data.latent_cache import (
     SPLITS,
@@ -29,7 +30,7 @@ class LatentSource:
     def __init__(self, folder: Path, manifest: Manifest, split: str, options: Options) -> None:
         plan = manifest.plan
         records = [r for r in manifest.records if r.name.startswith(f"{split}-")]
-        shards = [load_shard(folder, record) for record in records]
+        shards = [load_shard(folder, record, plan) for record in records]
         self.name = str(folder) if split == SPLITS[0] else f"{folder} held out"
         self.shape = plan.latent_shape
         self.in_memory = plan.megabytes() * 1e6 <= options.memory_bytes
@@ -125,8 +126,8 @@ def _verify(folder: Path, manifest: Manifest) -> None:
     """Check the shards' checksums; files with unchanged size and modification time are not read again."""
     stamps = {record.name: _stamp(folder / record.name) for record in manifest.records}
     try:
-        known = json.loads((folder / _VERIFIED).read_text())
-    except (OSError, ValueError):
+        known = object_of(folder / _VERIFIED)
+    except Unreadable:
         known = {}
     fresh = tuple(r for r in manifest.records if known.get(r.name) != [r.sha256, *stamps[r.name]])
     reasons = damaged(folder, fresh)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import difflib
 import os
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Literal, cast
 
 import torch
 
-from stepwell.core.errors import Unsupported
+from stepwell.core.errors import Unsupported, quoted
+from stepwell.core.reading import place
 from stepwell.data.classes import parse_classes
 from stepwell.data.source import BadData, DataSet, ExampleSource, ImageSource, Options, Part
 
@@ -55,7 +55,7 @@ def kind_of(spec: str) -> Kind | None:
         return "fashion16"
     if spec.startswith(_HUB):
         return "hub"
-    path = Path(spec).expanduser()
+    path = place(spec)
     if not spec or not path.exists():
         return None
     if path.is_dir():
@@ -64,7 +64,7 @@ def kind_of(spec: str) -> Kind | None:
         if latent_cache.is_latent_cache(path):
             return "latents"
         return "folder" if cifar10.home(path) is None else "cifar10"
-    if path.suffix.lower() != ".npz":
+    if path.suffix.lower() != ".npz" or not path.is_file():
         raise BadData(
             f"{spec!r} is a file that is not .npz: give the folder that holds the images (unpack archives "
             "first), or an .npz with an array called images."
@@ -74,14 +74,14 @@ def kind_of(spec: str) -> Kind | None:
 
 def not_found(spec: str) -> BadData:
     """The error for data that do not exist, with the nearest name."""
-    path, names = Path(spec).expanduser(), ["fashion16"]
+    path, names = place(spec), ["fashion16"]
     if spec and path.parent.is_dir() and os.access(path.parent, os.R_OK):
         names += [str(path.with_name(entry.name)) for entry in path.parent.iterdir()]
     near = difflib.get_close_matches(str(path), names, n=1, cutoff=0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return BadData(
-        f"data {spec!r} not found: there is no file or folder at {str(path.absolute())!r}, and it is neither "
-        f"embedded (fashion16) nor a Hugging Face dataset (hub:NAME).{hint}"
+        f"data {quoted(spec)} not found: there is no file or folder at {quoted(str(path.absolute()))}, and "
+        f"it is neither embedded (fashion16) nor a Hugging Face dataset (hub:NAME).{hint}"
     )
 
 
@@ -97,7 +97,7 @@ def _require_packages() -> None:
 
 def _read(spec: str, options: Options) -> DataSet:
     # Only the reader that is needed is imported.
-    kind, path = kind_of(spec), Path(spec).expanduser()
+    kind, path = kind_of(spec), place(spec)
     match kind:
         case "fashion16" | "npz":
             from stepwell.data import npz

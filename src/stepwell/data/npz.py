@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -14,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stepwell.core.errors import quoted
+from stepwell.data.arrays import keys_of, read_arrays
 from stepwell.data.pictures import refit
 from stepwell.data.source import BadData, DataSet, InMemory, Options, split
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 IMAGE_KEYS, _LABELS = ("images", "x", "arr_0"), ("labels", "y")
 _HELD_IMAGES, _HELD_LABELS = ("held_out_images",), ("held_out_labels",)
-UNREADABLE = (OSError, ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile, zlib.error)
-"""What numpy raises for a damaged .npz."""
 
 
 def read(path: Path, options: Options, name: str | None = None) -> DataSet:
@@ -71,21 +69,19 @@ def read_fashion16(options: Options) -> DataSet:
 
 
 def _arrays(path: Path, name: str) -> dict[str, NDArray[Any]]:
-    known = (*IMAGE_KEYS, *_LABELS, *_HELD_IMAGES, *_HELD_LABELS)
-    try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
-            arrays = {key: stored[key] for key in stored.files if key in known}
-            keys = list(stored.files)
-    except UNREADABLE as error:
-        raise BadData(
-            f"{name} is not a .npz file of plain arrays ({error}): write one with np.savez(path, images=...)."
-        ) from error
+    arrays = read_arrays(path, (*IMAGE_KEYS, *_LABELS, *_HELD_IMAGES, *_HELD_LABELS))
     if not any(key in arrays for key in IMAGE_KEYS):
-        raise BadData(
-            f"{name} has no array called images, x or arr_0, only {', '.join(keys) or 'nothing'}: "
-            "write it with np.savez(path, images=...)."
-        )
+        raise no_images(name, keys_of(path))
     return arrays
+
+
+def no_images(name: str, keys: Sequence[str]) -> BadData:
+    """The error for an .npz without images."""
+    found = quoted(", ".join(keys) or "nothing").strip("'")
+    return BadData(
+        f"{name} has no array called images, x or arr_0, only {found}: write it with "
+        "np.savez(path, images=...)."
+    )
 
 
 def _first(arrays: Mapping[str, NDArray[Any]], keys: tuple[str, ...]) -> tuple[str, NDArray[Any]] | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -16,11 +18,29 @@ from stepwell.data.source import BadData, ImageSource, InMemory, OnDisk, Options
 
 T = TypeVar("T")
 
+# Pillow warns of pictures that are refused here. For the whole process: threads share the list of filters.
+warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+
 _DEEP_GREY = ("I", "I;16", "I;16L", "I;16B", "I;16N")
 _GREY = ("1", "L", "LA", "La", "F", *_DEEP_GREY)
 _ALPHA = ("LA", "La", "PA", "RGBA", "RGBa")
+MOST_PIXELS = 80_000_000
+"""Of one picture: its pixels are all in memory while it is reduced, three bytes each."""
+_TOO_LARGE = f"more than {MOST_PIXELS // 10**6} million pixels: reduce it"
 _AT_ONCE = 1024
 """Futures in flight: a million of them would need more memory than the pictures."""
+
+
+def opened(file: Path) -> Image.Image:
+    """A picture whose header was read, if it is not too large to be decoded."""
+    try:
+        picture = Image.open(file)
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise BadData(_TOO_LARGE) from None
+    if picture.width * picture.height > MOST_PIXELS:
+        picture.close()
+        raise BadData(_TOO_LARGE)
+    return picture
 
 
 def as_pixels(picture: Image.Image, size: int | None, channels: int) -> Tensor:
@@ -196,7 +216,7 @@ def _attempt(function: Callable[..., T], pictures: Pictures, row: int, *argument
     except MemoryError:
         raise
     except Image.DecompressionBombError:
-        return "too large for Pillow"
+        return _TOO_LARGE
     except Exception as error:
         # A failing disk is not a damaged picture: skipping would silently change the data.
         if isinstance(error, OSError) and error.errno is not None:

@@ -51,7 +51,7 @@ class HeldOutLoss:
         batch: int = 256,
     ) -> None:
         self.process, self.x0, self.condition = process, float_images(x0), condition
-        self.bands, self.seed = require.count("bands", bands), seed
+        self.bands, self.seed = require.count("bands", bands, most=require.MOST_STRATA), seed
         self.batch = require.count("batch", batch)
         self._objective = Objective(process)
         mean = MeanOverTime(process, torch.cat([self.times(band) for band in range(bands)]))

@@ -8,6 +8,8 @@ from functools import cached_property
 from pathlib import Path
 
 from stepwell.core.errors import InvalidParameter
+from stepwell.core.reading import place
+from stepwell.data.arrays import keys_of
 from stepwell.data.npz import IMAGE_KEYS
 from stepwell.evaluate.distances import PrecisionRecall, frechet_distance, precision_recall
 from stepwell.evaluate.extractors import Extractor
@@ -19,7 +21,7 @@ from stepwell.evaluate.feature_files import (
     read_statistics,
     statistics_of,
 )
-from stepwell.evaluate.image_sets import keys_of, open_images
+from stepwell.evaluate.image_sets import open_images
 from stepwell.evaluate.kernel_distance import KernelDistance, kernel_distance
 
 Progress = Callable[[str, int, int], None]
@@ -73,7 +75,7 @@ def side(spec: str | Path, extractor: Extractor, reading: Reading, progress: Pro
     guided-diffusion's reference batches have both: statistics of all data and some of the images. As in its
     own evaluator, the Fréchet distance then uses the statistics, everything else the images.
     """
-    path = Path(spec).expanduser()
+    path = place(spec)
     stored = read_statistics(path, extractor) if has_statistics(path) else None
     if stored is not None and not any(key in IMAGE_KEYS for key in keys_of(path)):
         return Side(str(spec), None, stored)

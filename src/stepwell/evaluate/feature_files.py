@@ -7,7 +7,6 @@ features, and everything computed from them, have the same bits for any number o
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -22,12 +21,12 @@ from torch import Tensor
 
 from stepwell.core.errors import StepwellError
 from stepwell.core.ranks import meet, worker_group
-from stepwell.data.npz import UNREADABLE
+from stepwell.data.arrays import keys_of, read_arrays
 from stepwell.evaluate.distances import Moments
 from stepwell.evaluate.extractors import Extractor
-from stepwell.evaluate.image_sets import ImageSet, chosen_rows, keys_of
+from stepwell.evaluate.image_sets import ImageSet, chosen_rows
 from stepwell.evaluate.weights import cache_folder
-from stepwell.runs.io import write_atomic
+from stepwell.runs.io import write_atomic, write_json
 
 BLOCK = 256
 ABOUT, STATISTICS = "about.json", "statistics.npz"
@@ -107,7 +106,7 @@ def _write_about(features: Features) -> None:
     about = {"images": features.name, "extractor": features.identity, "count": features.count}
     try:
         features.folder.mkdir(parents=True, exist_ok=True)
-        (features.folder / ABOUT).write_text(json.dumps(about, indent=2) + "\n")
+        write_json(features.folder / ABOUT, about)
     except OSError as error:
         raise ExtractionError(
             f"cannot store features in {features.folder} ({error.strerror}): set STEPWELL_CACHE to a folder "
@@ -166,10 +165,7 @@ def read_statistics(path: Path, extractor: Extractor) -> Statistics:
 
     Only our own files name their extractor; for others only the dimensions can be checked.
     """
-    try:
-        stored = _load_statistics(path)
-    except (KeyError, *UNREADABLE) as error:
-        raise BadStatistics(f"{path} cannot be read as statistics ({error}).") from error
+    stored = _load_statistics(path)
     if stored.identity not in (None, extractor.identity):
         raise BadStatistics(
             f"{path} was made by another extractor ({stored.identity}) than the one in use "
@@ -187,6 +183,9 @@ def read_statistics(path: Path, extractor: Extractor) -> Statistics:
     return stored
 
 
+_ARRAYS = ("mu", "sigma")
+_KINDS = {"mu": "fiu", "sigma": "fiu", "count": "iu", "extractor": "U"}
+"""Numpy's letters for the numbers or the text under each name."""
 _ROUNDING = 1e-5
 """Share of its trace by which a covariance may be off: many are stored in float32."""
 
@@ -217,7 +216,7 @@ def statistics_of(features: Features) -> Statistics:
         )
         if fits and (stored.count, stored.identity) == (features.count, features.identity):
             return stored
-    except (KeyError, *UNREADABLE):
+    except StepwellError:
         pass  # Missing or damaged.
     moments = features.moments()
     statistics = Statistics(moments.mean, moments.covariance, features.count, features.identity)
@@ -242,10 +241,17 @@ def write_statistics(path: Path, statistics: Statistics) -> None:
 
 
 def _load_statistics(path: Path) -> Statistics:
-    with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
-        mean, covariance = (
-            torch.from_numpy(np.ascontiguousarray(stored[key], dtype=np.float64)) for key in ("mu", "sigma")
-        )
-        count = int(stored["count"]) if "count" in stored else None
-        identity = str(stored["extractor"]) if "extractor" in stored else None
+    stored = read_arrays(path, ("mu", "sigma", "count", "extractor"))
+    for key, kinds in _KINDS.items():
+        if key in stored and (
+            stored[key].dtype.kind not in kinds or (key not in _ARRAYS and stored[key].ndim)
+        ):
+            raise BadStatistics(f"{path}: {key} holds {stored[key].dtype}, so it has no statistics.")
+    if not all(key in stored for key in _ARRAYS):
+        raise BadStatistics(f"{path} has no statistics: it needs mu and sigma.")
+    mean, covariance = (
+        torch.from_numpy(np.ascontiguousarray(stored[key], dtype=np.float64)) for key in _ARRAYS
+    )
+    count = int(stored["count"]) if "count" in stored else None
+    identity = str(stored["extractor"]) if "extractor" in stored else None
     return Statistics(mean, covariance, count, identity)

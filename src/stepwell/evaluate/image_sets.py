@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 import torch
-from numpy.lib import format as npy
 from PIL import UnidentifiedImageError
 from torch import Tensor
 
 from stepwell.core import require
 from stepwell.core.errors import Unsupported
+from stepwell.core.reading import object_of, place
+from stepwell.data.arrays import keys_of, read_array
 from stepwell.data.folder import Files
 from stepwell.data.load import kind_of, not_found
 from stepwell.data.load import load as load_data
-from stepwell.data.npz import IMAGE_KEYS, UNREADABLE, channels_first
+from stepwell.data.npz import IMAGE_KEYS, channels_first, no_images
 from stepwell.data.pictures import as_pixels, refit
 from stepwell.data.source import BadData, ImageSource
 from stepwell.runs.directory import RECIPE
@@ -48,11 +47,14 @@ class ImageSet(Protocol):
 
 def open_images(spec: str | Path, channels: int, size: int | None = None) -> ImageSet:
     """A folder (read with this many channels), an .npz, or the training images of a run or other data."""
-    path = Path(spec).expanduser()
+    path = place(spec)
     if (path / RECIPE).is_file():
-        recipe = json.loads((path / RECIPE).read_text())
-        options = {"size": recipe["size"], "channels": recipe["channels"]}
-        return _training_images(recipe["data"], only_classes=recipe.get("only_classes", ""), **options)
+        recipe = object_of(path / RECIPE)
+        data, only = recipe.get("data"), recipe.get("only_classes", "")
+        if not isinstance(data, str) or not isinstance(only, str):
+            raise BadData(f"{path / RECIPE} does not name the data of a run: give the images themselves.")
+        options = {name: recipe.get(name) for name in ("size", "channels")}
+        return _training_images(data, only_classes=only, **options)
     match kind_of(str(spec)):
         case "folder":
             return FolderOfImages(path, channels, size)
@@ -185,46 +187,12 @@ class SourceOfImages:
         return total.hexdigest()
 
 
-def keys_of(path: Path) -> list[str]:
-    """The names of the arrays in an .npz file."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return [entry.removesuffix(".npy") for entry in archive.namelist()]
-    except (OSError, zipfile.BadZipFile) as error:
-        raise BadData(f"{path} is not an .npz file, or is cut off ({error}).") from error
-
-
 def _images_in(path: Path) -> NDArray[Any]:
-    key = next((key for key in IMAGE_KEYS if key in keys_of(path)), None)
+    keys = keys_of(path)
+    key = next((key for key in IMAGE_KEYS if key in keys), None)
     if key is None:
-        stored = ", ".join(keys_of(path)) or "nothing"
-        raise BadData(
-            f"{path} has no array called {', '.join(IMAGE_KEYS)}, only {stored}: write it with "
-            "np.savez(path, images=...)."
-        )
-    try:
-        with zipfile.ZipFile(path) as archive:
-            entry = archive.getinfo(f"{key}.npy")
-            if entry.compress_type == zipfile.ZIP_STORED:
-                return _mapped(path, archive, entry)
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
-            array: NDArray[Any] = stored[key]
-            return array
-    except UNREADABLE as error:
-        raise BadData(f"{path}: {key} cannot be read ({error}).") from error
-
-
-def _mapped(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> NDArray[Any]:
-    """An uncompressed array, memory-mapped: 50,000 images of 256 px are 10 GB."""
-    with archive.open(entry) as stream:
-        version = npy.read_magic(stream)
-        read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-        shape, fortran, dtype = read_header(stream)
-        header = stream.tell()
-    if dtype.hasobject:
-        raise ValueError("it holds Python objects")
-    with path.open("rb") as raw:
-        raw.seek(entry.header_offset + 26)
-        name_length, extra_length = (int.from_bytes(raw.read(2), "little") for _ in range(2))
-    offset = entry.header_offset + 30 + name_length + extra_length + header
-    return np.memmap(path, dtype, "r", offset, shape, "F" if fortran else "C")
+        raise no_images(str(path), keys)
+    array = read_array(path, key, mapped=True)
+    if not array.ndim:
+        raise BadData(f"{path}: {key} is one number, and must be images.")
+    return array

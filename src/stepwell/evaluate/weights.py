@@ -22,6 +22,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from stepwell.core.errors import StepwellError
+from stepwell.core.reading import place
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -62,7 +63,7 @@ def cache_folder() -> Path:
     """STEPWELL_CACHE, or `stepwell` in the user's cache folder."""
     chosen = os.environ.get("STEPWELL_CACHE")
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(chosen).expanduser() if chosen else Path(base) / "stepwell"
+    return place(chosen) if chosen else Path(base) / "stepwell"
 
 
 def find(name: str, weights: str | Path | None = None) -> Path:
@@ -71,7 +72,7 @@ def find(name: str, weights: str | Path | None = None) -> Path:
     variable = os.environ.get(origin.variable)
     for chosen, option in ((weights, "--weights"), (variable, origin.variable)):
         if chosen:
-            path = Path(chosen).expanduser()
+            path = place(chosen)
             if not path.is_file():
                 raise WeightsError(f"{option} is {path}, and there is no such file.")
             return path

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from diffusers import DDPMPipeline, DiTTransformer2DModel, FlowMatchEulerDiscreteScheduler, UNet2DModel
+from safetensors import SafetensorError
 
-from stepwell.core.errors import Unsupported
+from stepwell.core.errors import StepwellError, Unsupported
 from stepwell.core.process import NoiseProcess
 from stepwell.generate.diffusers_solvers import make_scheduler
 from stepwell.models import lora
@@ -39,14 +43,16 @@ def export(denoiser: Denoiser, process: NoiseProcess, shape: Shape, out: Path, l
     """
     network, scheduler = _network(denoiser, shape), _scheduler(process, denoiser.learned_variance)
     if isinstance(network, UNet2DModel) and process.is_ddpm and not (denoiser.classes or latents):
-        DDPMPipeline(unet=network, scheduler=scheduler).save_pretrained(out)
+        with _written_whole(out) as folder:
+            DDPMPipeline(unet=network, scheduler=scheduler).save_pretrained(folder)
         return (
             "from diffusers import DDPMPipeline\n"
             f"images = DDPMPipeline.from_pretrained({str(out)!r})(batch_size=4).images\n"
         )
     part = "unet" if isinstance(network, UNet2DModel) else "transformer"
-    network.save_pretrained(out / part)
-    scheduler.save_pretrained(out / "scheduler")
+    with _written_whole(out) as folder:
+        network.save_pretrained(folder / part)
+        scheduler.save_pretrained(folder / "scheduler")
     labelled = denoiser.classes > 0 or part == "transformer"
     return _LOOP.format(
         network=type(network).__name__,
@@ -68,13 +74,31 @@ def export_adapters(denoiser: Denoiser, out: Path) -> str:
             f"adapters of a {type(denoiser.network).__name__} have the names of our own network, which no "
             "other has: export the whole network, without --adapters."
         )
-    lora.save_adapters(denoiser.network, out)
+    with _written_whole(out) as folder:
+        lora.save_adapters(denoiser.network, folder)
     return (
         "from diffusers import UNet2DModel\n"
         "from peft import PeftModel\n"
         'network = UNet2DModel.from_pretrained("the folder that was fine-tuned", subfolder="unet")\n'
         f"network = PeftModel.from_pretrained(network, {str(out)!r})\n"
     )
+
+
+@contextmanager
+def _written_whole(out: Path) -> Iterator[Path]:
+    """A folder that becomes `out` when all is written: half of one is worse than none."""
+    unfinished = out.with_name(f".{out.name}.part")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(unfinished, ignore_errors=True)
+        yield unfinished
+        unfinished.replace(out)
+    except (OSError, SafetensorError) as error:
+        raise StepwellError(
+            f"could not write {out} ({error}): make room, or choose another --out."
+        ) from error
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _network(denoiser: Denoiser, shape: Shape) -> Any:

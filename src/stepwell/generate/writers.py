@@ -19,7 +19,7 @@ from torch import Tensor
 from stepwell.core.errors import InvalidParameter, StepwellError
 from stepwell.generate.sheets import as_picture
 from stepwell.generate.super_resolution import GroundTruth, sample_sheet
-from stepwell.runs.io import write_json
+from stepwell.runs.io import remove_leftovers, replacing, write_atomic, write_json
 
 RECORD = "generation.json"
 LARGEST_SHEET = 4096
@@ -110,14 +110,15 @@ class NpzWriter:
             return
         # The file of done rows comes last: with it, the rows are known to be there.
         np.lib.format.open_memmap(self._rows, mode="w+", dtype=np.uint8, shape=self._shape)
-        self._done.write_bytes(bytes(self._shape[0]))
+        write_atomic(self._done, bytes(self._shape[0]))
 
     def has(self, indices: range) -> bool:
         if self._path.exists():
             return True
         with self._done.open("rb") as done:
             done.seek(indices.start)
-            return all(done.read(len(indices)))
+            written = done.read(len(indices))
+        return len(written) == len(indices) and all(written)
 
     def write(self, indices: range, images: Tensor) -> None:
         rows = images.permute(0, 2, 3, 1).contiguous().cpu().numpy()
@@ -129,6 +130,8 @@ class NpzWriter:
     def finish(self) -> None:
         if not self._path.exists():
             self._pack()
+        for path in (self._path, self._done):
+            remove_leftovers(path.parent, path.name)
         self._rows.unlink(missing_ok=True)
         self._done.unlink(missing_ok=True)
 
@@ -136,8 +139,7 @@ class NpzWriter:
         missing = self._done.read_bytes().count(0)
         if missing:
             raise OtherImages(f"{missing} rows of {self._rows} are not written: run the same command again.")
-        temporary = self._path.with_name(f".{self._path.name}.part")
-        with ZipFile(temporary, "w") as archive:
+        with replacing(self._path) as temporary, ZipFile(temporary, "w") as archive:
             # A ZipInfo without a date: the same images are the same bytes, whenever they are made.
             with (
                 self._rows.open("rb") as rows,
@@ -147,7 +149,6 @@ class NpzWriter:
             if self._labels is not None:
                 with archive.open(ZipInfo("labels.npy"), "w") as out:
                     np.lib.format.write_array(out, np.asarray(self._labels, dtype=np.int64))
-        temporary.replace(self._path)
 
 
 def _write_at(path: Path, offset: int, data: bytes) -> None:
@@ -181,12 +182,12 @@ class FolderWriter:
 
     def write(self, indices: range, images: Tensor) -> None:
         for index, image in zip(indices, images, strict=True):
-            temporary = self._folder / f".{_file(index)}.part"
-            as_picture(image).save(temporary, format="png")
-            temporary.replace(self._folder / _file(index))
+            # Waiting for the disk after each of many small files would take longer than making them.
+            with replacing(self._folder / _file(index), synced=False) as temporary:
+                as_picture(image).save(temporary, format="png")
 
     def finish(self) -> None:
-        pass
+        remove_leftovers(self._folder)
 
 
 class SheetWriter:
@@ -213,7 +214,8 @@ class SheetWriter:
         self._held.append(images.cpu())
 
     def finish(self) -> None:
-        sample_sheet(torch.cat(self._held), self._ground_truth).save(self._path)
+        with replacing(self._path) as temporary:
+            sample_sheet(torch.cat(self._held), self._ground_truth).save(temporary, format="png")
 
 
 def _file(index: int) -> str:

@@ -21,6 +21,8 @@ from stepwell.core.tick import Tick
 from stepwell.samplers.combinators import WarmUp, Wrapped
 from stepwell.samplers.over_steps import OverSteps
 
+MOST_TIMES = 10_000_000
+"""Of one list: some 100 MB of text."""
 FINE_BINS = 64_000
 """Bins of a table that stands for a density in closed form: 64 in each thousandth of time."""
 
@@ -87,6 +89,7 @@ def stratified_times(density: Table, steps: int, batch: int, seed: int) -> Tenso
     Each `batch` of neighbours in the list has one of every part of the density (Kingma et al. 2021, VDM).
     """
     steps, batch = require.count("steps", steps), require.count("batch", batch)
+    require.count("steps x batch", steps * batch, most=MOST_TIMES)
     parts = density.quantile(centres(steps * batch)).reshape(batch, steps)
     generator = Tick(seed=seed).generator("timestep list")
     turns = torch.rand(batch, steps, generator=generator).argsort(1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 
 from stepwell.core.digest import weights_digest
 from stepwell.core.errors import StepwellError
+from stepwell.core.reading import place
 from stepwell.models.tiny_autoencoder import TinyAutoencoder, from_weights
 
 HUB = "hub:"
@@ -24,6 +24,17 @@ _CLASSES = ("AutoencoderKL", "AutoencoderTiny", "VQModel")
 _PARTS = ("vae", "vqvae", "movq")
 """Where pipelines of diffusers keep their autoencoder."""
 _DECODED_AT_ONCE = 16
+_REFUSED = (
+    OSError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    SafetensorError,
+)
+"""What diffusers and torch raise for a network whose configuration makes no sense."""
 
 
 class BadAutoencoder(StepwellError, ValueError):
@@ -79,7 +90,7 @@ def load_autoencoder(spec: str) -> Autoencoder:
     """A folder of diffusers, `hub:ORG/NAME[/PART]`, or FOLDER/NAME of NAME_encoder and NAME_decoder files."""
     if spec.startswith(HUB):
         return _of_hub(spec)
-    path = Path(spec).expanduser().absolute()
+    path = place(spec).absolute()
     pair = _pair(path)
     if pair is not None:
         return _tiny(str(pair), pair)
@@ -149,16 +160,16 @@ def _of_diffusers(name: str, source: str, more: dict[str, str]) -> Autoencoder:
 
     try:
         config = diffusers.AutoencoderKL.load_config(source, **more)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise _not_loaded("autoencoder", name, error) from error
-    kind = config.get("_class_name")
-    if kind not in _CLASSES:
+    kind = config.get("_class_name") if isinstance(config, dict) else None
+    if not isinstance(kind, str) or kind not in _CLASSES:
         raise BadAutoencoder(f"{name} is {kind or 'of no class'}, and must be one of {', '.join(_CLASSES)}.")
     try:
         network, report = getattr(diffusers, kind).from_pretrained(
             source, torch_dtype=torch.float32, output_loading_info=True, **more
         )
-    except (OSError, ValueError, RuntimeError, SafetensorError, json.JSONDecodeError) as error:
+    except _REFUSED as error:
         raise _not_loaded("weights of", name, error) from error
     # diffusers only warns about these, and leaves them random.
     lost = [*report["missing_keys"], *report["mismatched_keys"]]

@@ -38,7 +38,9 @@ class FlowProcess(NoiseProcess):
     ) -> None:
         self.prediction = prediction_name(prediction, PREDICTIONS)
         self.shift = require.positive("shift", shift)
-        self.timesteps = None if timesteps is None else require.count("timesteps", timesteps)
+        self.timesteps = (
+            None if timesteps is None else require.count("timesteps", timesteps, most=require.MOST_BINS)
+        )
         self.time_scale = require.positive("time_scale", time_scale)
         self._warp = Shift(self.shift)
         self.reference = _reference(require.one_of("reference", reference, REFERENCES))

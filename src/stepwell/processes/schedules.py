@@ -43,7 +43,7 @@ def scaled_linear(timesteps: int, beta_start: float | None = None, beta_end: flo
 
 def cosine(timesteps: int, offset: float = 0.008) -> Tensor:
     """Improved DDPM's schedule, betas capped at 0.999 (Nichol and Dhariwal 2021, Eq. 17)."""
-    require.count("timesteps", timesteps)
+    require.count("timesteps", timesteps, most=require.MOST_BINS)
     require.not_negative("offset", offset)
     s = torch.arange(timesteps + 1, dtype=torch.float64) / timesteps
     kept = torch.cos((s + offset) / (1 + offset) * math.pi / 2) ** 2
@@ -63,7 +63,7 @@ def _range(
     timesteps: int, start: float | None, end: float | None, published: tuple[float, float]
 ) -> tuple[float, float]:
     """The first and the last beta: as chosen, or as published, scaled by 1000 / T (improved DDPM)."""
-    require.count("timesteps", timesteps)
+    require.count("timesteps", timesteps, most=require.MOST_BINS)
     betas = []
     for name, chosen, default in (("beta_start", start, published[0]), ("beta_end", end, published[1])):
         beta = min(default * (1000 / timesteps), _LARGEST) if chosen is None else chosen

@@ -21,9 +21,9 @@ from stepwell.recipes.latents import decoder_of
 from stepwell.recipes.load import saved_plan
 from stepwell.recipes.plan import Plan
 from stepwell.recipes.schema import Recipe
-from stepwell.recipes.start import Start, read_start, require_fit
+from stepwell.recipes.start import Start, other_tensors, read_start, require_fit
 from stepwell.train import checkpoint
-from stepwell.train.ema import averaged_weights
+from stepwell.train.ema import BadAverages, averaged_weights
 
 Shape = tuple[int, int, int]
 """Channels, height, width."""
@@ -155,7 +155,14 @@ def trained(run: Path, averaged: bool = True, step: int | None = None) -> Experi
     made = experiment(saved_plan(run), start=False)
     stored = _checkpoint(run, step)
     weights = stored.tree["model"]
-    made.denoiser.load_state_dict(averaged_weights(weights, stored.tree["ema"]) if averaged else weights)
+    if averaged:
+        try:
+            weights = averaged_weights(weights, stored.tree["ema"])
+        except BadAverages as error:
+            raise StepwellError(f"{run} has a damaged checkpoint: {error}") from None
+    if wrong := other_tensors(weights, made.denoiser.state_dict()):
+        raise StepwellError(f"{run}: its checkpoint is of {wrong[0]}.")
+    made.denoiser.load_state_dict(weights)
     made.denoiser.eval()
     return made
 

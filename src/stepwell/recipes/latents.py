@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from stepwell.core.errors import StepwellError
+from stepwell.core.reading import place
 from stepwell.data.latents import LatentSource
 from stepwell.data.source import DataSet, to_pixels, to_unit
 from stepwell.generate.images import Decode
@@ -66,5 +66,5 @@ def psnr(images: Tensor, others: Tensor) -> float:
 
 def absolute(spec: str) -> str:
     """A spec of data as it can be read from any folder."""
-    path = Path(spec).expanduser()
+    path = place(spec)
     return str(path.absolute()) if path.exists() else spec

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from stepwell.catalogue.find import canonical
-from stepwell.catalogue.spec import split_pair
-from stepwell.core.errors import StepwellError, unknown
+from stepwell.core.errors import StepwellError, shortened, unknown
+from stepwell.core.reading import Absent, object_of, place, toml_of
 from stepwell.recipes.method import workload_files
 from stepwell.recipes.plan import Begin, Plan, resolve
-from stepwell.recipes.schema import BadRecipe, Recipe
+from stepwell.recipes.schema import Recipe, read_word
 from stepwell.runs.directory import RECIPE
 
 
@@ -34,35 +32,26 @@ def load(
     changes = dict(settings or {})
     for word in words:
         try:
-            key, value = split_pair(word)
+            key, value = read_word(word)
         except StepwellError as error:
             mistakes.append(str(error))
         else:
             changes[key] = value
-    source = f"{name} with {' '.join(words)}" if words else name
+    source = f"{name} with {shortened(' '.join(words))}" if words else name
     plan = resolve({**read, **changes}, mistakes, source, data_needed=data_needed, begin=begin)
     return plan.following({*changes, *(read if own else ())})
 
 
 def _source(workload: str) -> tuple[str, dict[str, Any], bool]:
     """What a workload is called, its settings, and whether they are the user's own."""
-    run = Path(workload).expanduser()
+    own = workload.endswith(".toml")
+    path = place(workload) if own else workload_files().get(canonical(workload))
+    if path is not None:
+        return path.name, toml_of(path), own
+    run = place(workload)
     if (run / RECIPE).is_file():
         return str(run / RECIPE), {**_saved(run), "out": str(run)}, True
-    own = workload.endswith(".toml")
-    path = Path(workload) if own else workload_files().get(canonical(workload))
-    if path is None:
-        raise unknown("workload", workload, workload_files())
-    return path.name, _read(path), own
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text())
-    except OSError as error:
-        raise BadRecipe(str(path), [f"cannot read the file: {error.strerror}"]) from None
-    except tomllib.TOMLDecodeError as error:
-        raise BadRecipe(str(path), [f"not valid TOML: {error}"]) from None
+    raise unknown("workload", workload, workload_files())
 
 
 def saved_plan(run: Path) -> Plan:
@@ -71,29 +60,45 @@ def saved_plan(run: Path) -> Plan:
 
 
 def saved_recipe(run: Path) -> Recipe | None:
-    """The settings that a run directory was trained with, unchecked; None if it has no recipe.json."""
-    return Recipe.from_saved(_saved(run)) if (run / RECIPE).is_file() else None
+    """The settings that a run directory was trained with, unchecked; None if no file has them."""
+    known = (run / RECIPE).is_file() or recipe_in_checkpoint(run) is not None
+    return Recipe.from_saved(_saved(run), str(run / RECIPE)) if known else None
+
+
+def recipe_in_checkpoint(run: Path) -> dict[str, Any] | None:
+    """The copy of a run's settings that its newest checkpoint has; older versions wrote none."""
+    # Settings are checked before torch is imported, and this needs it.
+    from stepwell.train import checkpoint
+
+    stored, _ = checkpoint.newest(run / "checkpoints")
+    recipe = None if stored is None else stored.info.get("recipe")
+    return recipe if isinstance(recipe, dict) else None
 
 
 def _saved(run: Path) -> dict[str, Any]:
+    """The settings in recipe.json, or if that is gone or damaged, their copy in a checkpoint."""
     try:
-        values = json.loads((run / RECIPE).read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        return _in_recipe_file(run)
+    except StepwellError:
+        copy = recipe_in_checkpoint(run)
+        if copy is None:
+            raise
+        return copy
+
+
+def _in_recipe_file(run: Path) -> dict[str, Any]:
+    try:
+        return object_of(run / RECIPE)
+    except Absent:
         raise StepwellError(f"{run} is not a run: it has no {RECIPE}. Train one with out={run}.") from None
-    except OSError as error:
-        raise StepwellError(f"{run / RECIPE} cannot be read: {error.strerror}.") from None
-    except ValueError as error:
-        raise StepwellError(f"{run / RECIPE} is not valid JSON: {error}.") from None
-    if not isinstance(values, dict):
-        raise StepwellError(f"{run / RECIPE} is not a recipe: it holds no settings.")
-    return values
 
 
 def with_out(plan: Plan, workload: str) -> Plan:
     """The plan with a run directory of its own, if none was named."""
     recipe = plan.recipe
     if recipe.out:
-        return plan
+        path = place(recipe.out)
+        return plan.with_settings(out=str(path)) if recipe.out.startswith("~") else plan
     name = f"{Path(workload).stem}-{recipe.method}-{recipe.seed}"
     if recipe.start:
         name += f"-from-{Path(recipe.start).stem}"

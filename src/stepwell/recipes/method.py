@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import takewhile
@@ -12,6 +11,7 @@ from stepwell.catalogue.entry import Kind
 from stepwell.catalogue.find import canonical, find, kinds_of, names
 from stepwell.catalogue.spec import Spec, split_spec
 from stepwell.core.errors import UnknownName, unknown
+from stepwell.core.reading import place, toml_of
 
 _HERE = Path(__file__).parent
 METHOD_KINDS: tuple[Kind, ...] = ("sampler", "weighting")
@@ -54,7 +54,7 @@ def method_names() -> list[str]:
 def parse_method(text: str) -> Method:
     """A method from `NAME`, `SAMPLER+WEIGHTING` (each with `:key=value,...`) or a TOML file."""
     if text.endswith(".toml") or canonical(text) in method_files():
-        return _from_file(Path(text) if text.endswith(".toml") else method_files()[canonical(text)])
+        return _from_file(place(text) if text.endswith(".toml") else method_files()[canonical(text)])
     parts: dict[Kind, Spec] = {}
     for part in map(str.strip, text.split("+")):
         name, parameters = split_spec(part)
@@ -86,15 +86,18 @@ def _kind(name: str, taken: bool) -> Kind:
 
 
 def _from_file(path: Path) -> Method:
-    try:
-        content = tomllib.loads(path.read_text())
-    except FileNotFoundError:
-        raise UnknownName(f"there is no method file {path}.") from None
-    except tomllib.TOMLDecodeError as error:
-        raise UnknownName(f"{path} is not valid TOML: {error}.") from None
+    content = toml_of(path)
+    other = [key for key in content if key not in METHOD_KINDS]
+    if other or not content:
+        found = f"[{other[0]}]" if other else "nothing"
+        raise UnknownName(f"{path} has {found}, and a method file has [sampler] and [weighting] only.")
     parts: dict[Kind, Spec] = {}
     for kind in METHOD_KINDS:
-        table = dict(content.get(kind, {}))
-        if "name" in table:
-            parts[kind] = Spec(kind, find(kind, table.pop("name")).name, table)
+        table = content.get(kind)
+        if table is None:
+            continue
+        if not isinstance(table, dict) or "name" not in table:
+            raise UnknownName(f"{path}: [{kind}] needs a line such as name = {names(kind)[0]!r}.")
+        name, parameters = table["name"], {key: value for key, value in table.items() if key != "name"}
+        parts[kind] = Spec(kind, find(kind, name).name, parameters)
     return _method(parts)

@@ -92,7 +92,7 @@ def resolve(
         if name not in SETTINGS:
             mistakes.append(str(unknown("setting", name, (*SETTINGS, *SPELLINGS))))
             continue
-        value, mistake = _typed(name, value)
+        value, mistake = SETTINGS[name].typed(value)
         if mistake:
             mistakes.append(mistake)
         else:
@@ -112,20 +112,6 @@ def resolve(
     if plan is None:
         raise BadRecipe(source, mistakes)
     return plan
-
-
-def _typed(name: str, value: Any) -> tuple[Any, str]:
-    """The value in its setting's type, and what is wrong with it if it has none of them."""
-    types = SETTINGS[name].types
-    if float in types and type(value) is int:
-        value = float(value)
-    if str in types and not isinstance(value, str) and value is not None:
-        # 5,7 was read as a tuple, and is meant as it was written.
-        value = ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
-    if type(value) in types:
-        return value, ""
-    names = " or ".join("none" if kind is type(None) else kind.__name__ for kind in types)
-    return value, f"{name} must be {names}, not {value!r}"
 
 
 def _combinations(recipe: Recipe) -> Iterator[str]:
@@ -197,7 +183,7 @@ def _built(recipe: Recipe, mistakes: list[str]) -> Plan | None:
             return None
         plan = Plan(recipe, method, process)
         plan.sampler()
-        weighting(process, process.grid()[:1])
+        build.require_weights(weighting, method.weighting, process)
     except StepwellError as error:
         mistakes.append(str(error))
     return None if mistakes else plan

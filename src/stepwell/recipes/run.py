@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -11,12 +12,13 @@ import torch
 
 from stepwell.core.density import Uniform
 from stepwell.core.errors import StepwellError, Unsupported
+from stepwell.core.memory import memory_watched
 from stepwell.core.ranks import neighbours_watched
 from stepwell.generate.images import generate
 from stepwell.generate.sheets import as_tensor
 from stepwell.generate.super_resolution import sample_sheet
 from stepwell.recipes.experiment import Experiment, experiment
-from stepwell.recipes.load import saved_recipe
+from stepwell.recipes.load import recipe_in_checkpoint, saved_recipe
 from stepwell.recipes.plan import Plan
 from stepwell.recipes.schema import MAY_CHANGE, Recipe
 from stepwell.recipes.training import (
@@ -27,7 +29,7 @@ from stepwell.recipes.training import (
     training_of,
 )
 from stepwell.runs.directory import ENVIRONMENT, Run, RunError, environment
-from stepwell.runs.io import write_json
+from stepwell.runs.io import replacing, write_json
 from stepwell.train import checkpoint
 from stepwell.train.loop import train
 from stepwell.train.recorder import Hooks, Position
@@ -46,6 +48,10 @@ _SHARDING = {
 
 
 @neighbours_watched()
+@memory_watched(
+    "lower batch= (with more accumulate= the update stays the same), or take a smaller model= or size=; then "
+    "run the same command again."
+)
 def run_plan(
     plan: Plan, *, inexact: bool = False, say: Say = print, progress: Progress = lambda step, values: None
 ) -> Position:
@@ -86,6 +92,15 @@ def run_plan(
                     sample(at.step)
         tracking.close()
         return at
+    except RunError as error:
+        raise StepwellError(str(error)) from error
+    except OSError as error:
+        if error.errno == errno.ENOMEM:
+            raise
+        raise StepwellError(
+            f"training stopped: {error.filename or out}: {error.strerror or error}. Checkpoints are good: "
+            "run the same command again when this is mended."
+        ) from error
     finally:
         if run is not None:
             run.close()
@@ -162,7 +177,7 @@ def _open(out: Path, recipe: Recipe) -> Run:
     try:
         # A decay was planned for a number of steps: with another one, the rate would jump.
         may_change = MAY_CHANGE - {"steps"} if recipe.decays else MAY_CHANGE
-        run.open(recipe.values(), may_change, Recipe().values())
+        run.open(recipe.values(), may_change, Recipe().values(), lambda: recipe_in_checkpoint(out))
     except RunError as error:
         run.close()
         raise StepwellError(str(error)) from error
@@ -193,7 +208,8 @@ def _sample(made: Experiment, training: Training, run: Run, step: int, tracking:
         images = torch.cat(list(generate(network, made.process, request, made.decode)))
     network.train()
     picture = sample_sheet(images, request.ground_truth)
-    picture.save(path)
+    with replacing(path) as temporary:
+        picture.save(temporary, format="png")
     tracking.picture("samples", as_tensor(picture), step)
 
 

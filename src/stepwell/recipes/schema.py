@@ -8,7 +8,9 @@ from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from typing import Any
 
-from stepwell.core.errors import StepwellError, unknown
+from stepwell.catalogue.spec import split_pair
+from stepwell.core import require
+from stepwell.core.errors import StepwellError, quoted, unknown
 from stepwell.generate.solvers import SOLVERS
 from stepwell.models.registry import MODELS
 from stepwell.runs.directory import Limit
@@ -35,14 +37,23 @@ Constraint = Callable[[str, Any], str]
 """(setting, value) -> what is wrong with the value, or an empty string."""
 
 
-def above(low: float) -> Constraint:
-    """The value must be larger than `low`."""
-    return lambda name, value: "" if value > low else f"{name} must be above {low}, not {value}"
+def above(low: float, most: int = require.MOST) -> Constraint:
+    """The value must be larger than `low`, and at most `most`."""
+    return _limited(lambda value: bool(value > low), f"above {low}", most)
 
 
-def at_least(low: float) -> Constraint:
-    """The value must be `low` or more."""
-    return lambda name, value: "" if value >= low else f"{name} must be {low} or more, not {value}"
+def at_least(low: float, most: int = require.MOST) -> Constraint:
+    """The value must be `low` or more, and at most `most`: where a number becomes memory."""
+    return _limited(lambda value: bool(value >= low), f"{low} or more", most)
+
+
+def _limited(is_enough: Callable[[Any], bool], least: str, most: int) -> Constraint:
+    def mistake(name: str, value: Any) -> str:
+        if not is_enough(value):
+            return f"{name} must be {least}, not {quoted(value)}"
+        return "" if value <= most else f"{name} must be at most {most:,}, not {quoted(value)}"
+
+    return mistake
 
 
 def below_one(name: str, value: float) -> str:
@@ -53,6 +64,15 @@ def below_one(name: str, value: float) -> str:
 def one_of(*choices: str) -> Constraint:
     """The value must be one of some names."""
     return lambda name, value: "" if value in choices else str(unknown(name, value, choices))
+
+
+_IN_WORDS = {
+    str: "text (in a file: between quotes)",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a finite number",
+    type(None): "none",
+}
 
 
 @dataclass(frozen=True)
@@ -69,6 +89,18 @@ class Setting:
     """A finished run with another value is another result."""
     compared: bool
     """Runs that differ in it are still compared with each other."""
+
+    def typed(self, value: Any) -> tuple[Any, str]:
+        """The value in the setting's type, and what is wrong with it if it has none of them."""
+        if float in self.types and type(value) is int and require.is_finite(value):
+            value = float(value)
+        if self.types == (str,) and isinstance(value, tuple | list) and all(type(n) is int for n in value):
+            # [5, 7] in a file is 5,7 on the command line.
+            value = ",".join(map(str, value))
+        if type(value) in self.types and (type(value) is not float or require.is_finite(value)):
+            return value, ""
+        names = " or ".join(_IN_WORDS[kind] for kind in self.types)
+        return value, f"{self.name} must be {names}, not {quoted(value)}"
 
     def mistake(self, value: Any) -> str:
         """What is wrong with a value of the right type; empty if nothing is."""
@@ -107,7 +139,7 @@ class Recipe:
     process: str = setting("linear", "a noise process, as NAME or NAME:key=value,...")
     model: str = setting("tiny", "a network that `stepwell ls models` lists", one_of(*MODELS))
     steps: int = setting(2000, "optimizer steps", above(0), may_change=True)
-    batch: int = setting(64, "examples per rank and micro-batch", above(0))
+    batch: int = setting(64, "examples per rank and micro-batch", above(0, 1_000_000))
     lr: float = setting(1e-3, "learning rate", above(0), compared=True)
     seed: int = setting(0, "seed of weights, data order, timesteps and noise", at_least(0), compared=True)
     out: str = output_setting(
@@ -120,7 +152,7 @@ class Recipe:
         defines_result=False,  # start_digest does: the same weights may lie elsewhere
     )
     start_digest: str = setting("", "digest of those weights; filled in when the run starts")
-    lora: int = setting(0, "rank of LoRA adapters; 0 trains the whole network", at_least(0))
+    lora: int = setting(0, "rank of LoRA adapters; 0 trains the whole network", at_least(0, 10_000))
 
     noise: str = setting(
         "independent",
@@ -150,18 +182,20 @@ class Recipe:
     ema: float = setting(0.999, "decay of the EMA weights, or exponent with ema_kind=power", at_least(0))
     ema_kind: str = setting("constant", "constant or power", one_of("constant", "power"))
 
-    size: int | None = setting(None, "resize and crop images to this", above(0))
-    channels: int | None = setting(None, "1 (grey) or 3 (colour); by default as in the data", above(0))
+    size: int | None = setting(None, "resize and crop images to this", above(0, 16_384))
+    channels: int | None = setting(None, "1 (grey) or 3 (colour); by default as in the data", above(0, 3))
     labels: bool = setting(False, "condition on class labels")
-    classes: int | None = setting(None, "number of classes; by default as in the data", above(0))
+    classes: int | None = setting(None, "number of classes; by default as in the data", above(0, 1_000_000))
     only_classes: str = setting("", "train on these classes only, such as 5,7,9; by default on all")
     super_resolution: int = setting(
-        0, "factor of super-resolution: the network also sees the reduced image; 0: none", at_least(0)
+        0, "factor of super-resolution: the network also sees the reduced image; 0: none", at_least(0, 1024)
     )
     label_dropout: float = setting(0.1, "share of labels dropped in training, for guidance", below_one)
     flips: bool | None = setting(None, "random horizontal flips; by default where the data allow")
     strict: bool = setting(False, "refuse folders with files that are not images")
-    workers: int = output_setting(2, "threads that decode images which do not fit in memory", at_least(0))
+    workers: int = output_setting(
+        2, "threads that decode images which do not fit in memory", at_least(0, 1024)
+    )
 
     autoencoder: str = setting(
         "", "decodes latents: a folder or hub:NAME; by default the one their cache names", may_change=True
@@ -180,14 +214,16 @@ class Recipe:
 
     record_every: int = output_setting(50, "steps between lines of metrics", above(0))
     evaluate_every: int = setting(500, "steps between evaluations; 0: never", at_least(0), compared=True)
-    evaluate_images: int = setting(256, "held-out images per evaluation", above(0))
-    bands: int = setting(20, "bands of unit time that held-out losses are reported for", above(0))
+    evaluate_images: int = setting(256, "held-out images per evaluation", above(0, 10_000_000))
+    bands: int = setting(
+        20, "bands of unit time that held-out losses are reported for", above(0, require.MOST_STRATA)
+    )
     checkpoint_every: int = setting(500, "steps between checkpoints", above(0), compared=True)
     keep: int = output_setting(2, "newest checkpoints kept", above(0))
     keep_best: bool = output_setting(
         False, "also keep the checkpoint with the lowest held-out simple loss, of those that were evaluated"
     )
-    samples: int = output_setting(64, "images of a sample sheet; 0: none", at_least(0))
+    samples: int = output_setting(64, "images of a sample sheet; 0: none", at_least(0, 100_000))
     sample_every: int = output_setting(
         0, "steps between sample sheets during training; 0: one at the end", at_least(0)
     )
@@ -198,7 +234,7 @@ class Recipe:
         one_of(*SOLVERS),
         may_change=True,
     )
-    sample_steps: int = output_setting(50, "denoising steps of generation", above(0))
+    sample_steps: int = output_setting(50, "denoising steps of generation", above(0, require.MOST_BINS))
     guidance: float = setting(
         1.0, "classifier-free guidance of generation; 1: none", at_least(0), may_change=True
     )
@@ -237,9 +273,13 @@ class Recipe:
         )
 
     @classmethod
-    def from_saved(cls, values: Mapping[str, Any]) -> Recipe:
+    def from_saved(cls, values: Mapping[str, Any], source: str = "the recipe") -> Recipe:
         """The recipe of a recipe.json of any version: settings that it lacks have their defaults."""
-        return cls(**{name: value for name, value in values.items() if name in SETTINGS})
+        found = {name: SETTINGS[name].typed(value) for name, value in values.items() if name in SETTINGS}
+        mistakes = [mistake for _, mistake in found.values() if mistake]
+        if mistakes:
+            raise BadRecipe(source, mistakes)
+        return cls(**{name: value for name, (value, _) in found.items()})
 
 
 def _settings() -> Mapping[str, Setting]:
@@ -258,3 +298,11 @@ DEFINES_RESULT = frozenset(name for name, s in SETTINGS.items() if s.defines_res
 """Settings in which two runs with one result agree."""
 SPELLINGS = {"from": "start"}
 """Other names of settings: `from` is a keyword of Python."""
+
+
+def read_word(word: str) -> tuple[str, Any]:
+    """`key=value` of a setting: a text stays as it is written, so that 2024_01_15 and 1e3 name folders."""
+    key, equals, value = word.partition("=")
+    setting = SETTINGS.get(SPELLINGS.get(key, key))
+    is_text = bool(equals) and setting is not None and setting.types == (str,)
+    return (key, value) if is_text else split_pair(word)

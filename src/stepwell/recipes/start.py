@@ -14,6 +14,7 @@ from stepwell.catalogue.build import as_process
 from stepwell.core.digest import weights_digest
 from stepwell.core.errors import StepwellError
 from stepwell.core.process import NoiseProcess, agree
+from stepwell.core.reading import place
 from stepwell.models.denoiser import Denoiser
 from stepwell.models.lora import merged
 from stepwell.recipes.load import saved_recipe
@@ -59,7 +60,7 @@ class Start:
 
 def read_start(where: str) -> Start:
     """The weights that `from=` names, or an error that says what is wrong with them."""
-    path = Path(where).expanduser()
+    path = place(where)
     if path.is_file():
         return _from_checkpoint(path, path.parent.parent, checkpoint.load(path))
     if (path / RECIPE).is_file():
@@ -82,6 +83,8 @@ def read_start(where: str) -> Start:
 def _from_checkpoint(path: Path, run: Path, stored: checkpoint.Checkpoint) -> Start:
     """The EMA weights, with adapters merged into their layers."""
     recipe, shape = saved_recipe(run), stored.info.get("example_shape")
+    if shape is not None and not (isinstance(shape, list) and [type(size) for size in shape] == [int] * 3):
+        raise NothingToStartFrom(f"{path} does not say which shape its images had: it was edited.")
     try:
         weights = averaged_weights(stored.tree["model"], stored.tree["ema"])
     except BadAverages as error:
@@ -115,7 +118,7 @@ def _from_pipeline(path: Path) -> Start:
 
 def digest_at(where: str) -> str:
     """The digest of the weights at a place, read once as long as its files stay as they are."""
-    path = Path(where).expanduser()
+    path = place(where)
     files = sorted(path.rglob("*.safetensors")) if path.is_dir() else [path]
     stamps = tuple((str(file), file.stat().st_mtime_ns) for file in files if file.exists())
     return _digest(where, stamps)
@@ -133,7 +136,7 @@ def require_fit(start: Start, plan: Plan, denoiser: Denoiser, shape: Shape) -> N
     mistakes += _other_config(start, denoiser)
     if not mistakes:
         # Otherwise these would be the same mistakes again, as names of layers.
-        mistakes = _other_tensors(start.tensors, denoiser.state_dict())
+        mistakes = other_tensors(start.tensors, denoiser.state_dict())
     if recipe.start_digest and recipe.start_digest != start.digest:
         mistakes.append(
             f"its weights have the digest {start.digest}, and {recipe.start_digest} was asked for: they have "
@@ -207,7 +210,8 @@ def _listed(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _other_tensors(there: dict[str, Tensor], here: dict[str, Tensor]) -> list[str]:
+def other_tensors(there: dict[str, Tensor], here: dict[str, Tensor]) -> list[str]:
+    """What differs in names and shapes between two networks, in a sentence; nothing if they agree."""
     shapes = [{name: tuple(value.shape) for name, value in part.items()} for part in (there, here)]
     differing = sorted(n for n in shapes[0].keys() | shapes[1].keys() if shapes[0].get(n) != shapes[1].get(n))
     if not differing:

@@ -8,13 +8,15 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TextIO
 
-from stepwell.runs.io import finite, write_json
+from stepwell.runs.damaged_metrics import recover, whole_until
+from stepwell.runs.io import finite, remove_leftovers, write_json
 
 RECIPE, ENVIRONMENT, METRICS = "recipe.json", "environment.json", "metrics.jsonl"
 
@@ -41,29 +43,64 @@ class Run:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.checkpoints, self.samples = path / "checkpoints", path / "samples"
+        self.recipe: dict[str, Any] = {}
+        """The settings that it was opened with."""
+        self.notes: list[str] = []
+        """What was damaged, and what of it could be recovered."""
         self._metrics: TextIO | None = None
         self._lock: TextIO | None = None
 
     def open(
-        self, recipe: dict[str, Any], may_change: frozenset[str], defaults: dict[str, Any] | None = None
-    ) -> bool:
-        """Create the directory or resume the run in it; returns whether there was one.
+        self,
+        recipe: dict[str, Any],
+        may_change: frozenset[str],
+        defaults: dict[str, Any] | None = None,
+        copy: Callable[[], dict[str, Any] | None] = lambda: None,
+    ) -> None:
+        """Create the directory, or resume the run in it.
 
-        `defaults` are values of settings that an older recipe does not list.
+        `defaults` are values of settings that an older recipe does not list; `copy` finds the settings
+        elsewhere if recipe.json is missing or damaged.
         """
         try:
             for folder in (self.path, self.checkpoints, self.samples):
                 folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunError(f"cannot create the run directory {self.path}: {error.strerror}.") from error
-        self._take_lock()
+        try:
+            self._take_lock()
+            before = self._recipe_before(copy)
+            if before is not None:
+                self._compare({**(defaults or {}), **before}, recipe, may_change)
+            for folder in (self.path, self.checkpoints, self.samples):
+                remove_leftovers(folder)
+            write_json(self.path / RECIPE, recipe)
+            self._metrics = (self.path / METRICS).open("a", encoding="utf-8")
+        except OSError as error:
+            raise RunError(
+                f"cannot write to the run directory {self.path}: {error.strerror}. Its checkpoints are as "
+                "they were: make room, or choose another out=, then run the same command again."
+            ) from error
+        self.recipe = recipe
+
+    def _recipe_before(self, copy: Callable[[], dict[str, Any] | None]) -> dict[str, Any] | None:
+        """The settings of the run that is resumed; None of a new one, or if no file has them any more."""
         stored = self.path / RECIPE
-        resumed = stored.exists()
-        if resumed:
-            self._compare({**(defaults or {}), **json.loads(stored.read_text())}, recipe, may_change)
-        write_json(stored, recipe)
-        self._metrics = (self.path / METRICS).open("a", encoding="utf-8")
-        return resumed
+        try:
+            before = json.loads(stored.read_text(encoding="utf-8")) if stored.exists() else None
+        except ValueError:
+            before = None
+        if isinstance(before, dict):
+            return before
+        found, problem = copy(), "is damaged" if stored.exists() else "is gone"
+        if found is not None:
+            self.notes.append(f"{stored} {problem}; a checkpoint has a copy, and it was written again.")
+        elif stored.exists():
+            self.notes.append(
+                f"{stored} {problem} and no checkpoint has a copy: it was written again from this command, "
+                "and whether the run began with the same settings cannot be checked."
+            )
+        return found
 
     def _take_lock(self) -> None:
         self._lock = (self.path / ".lock").open("w")
@@ -89,8 +126,14 @@ class Run:
     def record(self, values: dict[str, Any]) -> None:
         """Append one line to metrics.jsonl."""
         assert self._metrics is not None
-        self._metrics.write(json.dumps(finite(values)) + "\n")
-        self._metrics.flush()
+        try:
+            self._metrics.write(json.dumps(finite(values)) + "\n")
+            self._metrics.flush()
+        except OSError as error:
+            raise RunError(
+                f"could not write {self.path / METRICS} ({error.strerror}), so training stopped. Checkpoints "
+                "are good: make room, then run the same command again."
+            ) from error
 
     def evaluations(self, key: str) -> dict[int, float]:
         """A number of every evaluation so far, by step."""
@@ -104,11 +147,16 @@ class Run:
         os.fsync(self._metrics.fileno())
         return self._metrics.tell()
 
-    def cut_metrics(self, length: int) -> None:
-        """Truncate metrics.jsonl to its length at the checkpoint that is resumed."""
+    def cut_metrics(self, length: int, step: int) -> None:
+        """Truncate metrics.jsonl to its length at the checkpoint of `step`, which is resumed."""
         assert self._metrics is not None
-        if os.fstat(self._metrics.fileno()).st_size < length:
-            raise RunError(f"{self.path / METRICS} is shorter than at its last checkpoint: it was edited.")
+        path = self.path / METRICS
+        if not whole_until(path, length, step):
+            length, note = recover(path, step)
+            self.notes.append(note)
+            # Another file has its name now.
+            self._metrics.close()
+            self._metrics = path.open("a", encoding="utf-8")
         self._metrics.truncate(length)
         self._metrics.seek(length)
 
@@ -116,7 +164,9 @@ class Run:
         """Close the metrics and release the lock."""
         for stream in (self._metrics, self._lock):
             if stream is not None:
-                stream.close()
+                # A full disk takes no last line either; it was told when it was written.
+                with suppress(OSError):
+                    stream.close()
 
 
 def records(path: Path) -> Iterator[dict[str, Any]]:

@@ -95,7 +95,7 @@ def strata_spec(
 
     None: `usual_steps` and 16 images, or what suits a small batch.
     """
-    require.count("strata", strata, least=2)
+    require.count("strata", strata, least=2, most=require.MOST_STRATA)
     require.one_of("metric", metric, ("adam", "plain"))
     inner = process.reference.quantile(edges(strata)[1:-1])
     borders = (0.0, *inner.tolist(), 1.0)

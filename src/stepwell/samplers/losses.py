@@ -83,9 +83,10 @@ def loss_second_moment(
 
     Nichol and Dhariwal 2021, Eq. 18. `uniform_share` is the share of uniform draws.
     """
-    count = require.count("bins", (process.timesteps or 1000) if bins is None else bins)
+    bins = (process.timesteps or 1000) if bins is None else bins
+    count = require.count("bins", bins, most=require.MOST_BINS)
     measure = process.reference.masses(edges(count))
-    sampler = LossSecondMoment(measure, require.count("history", history))
+    sampler = LossSecondMoment(measure, require.count("history", history, most=require.MOST_STRATA))
     return mix_uniform(sampler, uniform_share, "uniform_share")
 
 
@@ -206,7 +207,7 @@ def bins_of(u: PerExample, borders: Tensor) -> Tensor:
 
 def log_snr_bins(process: NoiseProcess, bins: int) -> Tensor:
     """Borders of unit time [<= bins + 1], even in log-SNR; never inside a discrete timestep."""
-    require.count("bins", bins)
+    require.count("bins", bins, most=require.MOST_BINS)
     if process.timesteps is None:
         # The ends of a flow have infinite log-SNR: even spacing starts a thousandth inside.
         ends = process.log_snr(torch.tensor([1e-3, 1 - 1e-3], dtype=torch.float64))
@@ -226,7 +227,7 @@ def log_snr_bins(process: NoiseProcess, bins: int) -> Tensor:
 
 def even_bins(process: NoiseProcess, bins: int) -> Tensor:
     """Borders of unit time [<= bins + 1]: half of them even in reference draws, half in log-SNR."""
-    half = require.count("bins", bins, least=2) // 2
+    half = require.count("bins", bins, least=2, most=require.MOST_BINS) // 2
     inner = process.reference.quantile(edges(bins - half)[1:-1]).double()
     if process.timesteps is not None:
         inner = (inner * process.timesteps).round() / process.timesteps

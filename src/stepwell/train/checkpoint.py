@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,8 +14,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from stepwell.core import require
 from stepwell.core.digest import weights_digest
 from stepwell.core.errors import StepwellError
+from stepwell.core.reading import Unreadable, regular_file
+from stepwell.runs.io import replacing, synchronise
 
 _TENSOR = "__tensor__"
 
@@ -78,17 +80,14 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int, losses: Mapping[int, f
     `losses` are those of evaluations by step; steps without a checkpoint do not count.
     """
     path = file(folder, checkpoint.info["step"])
-    temporary = folder / f".{path.name}.tmp"
     plain, tensors = split(checkpoint.tree)
     body = json.dumps({"tree": plain, "info": checkpoint.info})
     metadata = {"stepwell": body, "digest": _digest(body, tensors)}
     try:
-        save_file(tensors, temporary, metadata)
-        _synchronise(temporary)
-        temporary.replace(path)
-        _synchronise(folder)
+        with replacing(path) as temporary:
+            save_file(tensors, temporary, metadata)
+        synchronise(folder)
     except (OSError, SafetensorError) as error:
-        temporary.unlink(missing_ok=True)
         last = max(steps(folder), default=None)
         kept = "there is no earlier one" if last is None else f"the one of step {last} is kept"
         raise CheckpointError(f"could not write the checkpoint {path} ({error}); {kept}.") from error
@@ -109,17 +108,48 @@ def file(folder: Path, step: int) -> Path:
 def load(path: Path) -> Checkpoint:
     """Read one checkpoint, or say what is wrong with it."""
     try:
-        with safe_open(path, framework="pt") as stored:
+        with safe_open(regular_file(path), framework="pt") as stored:
             metadata = stored.metadata() or {}
             tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
+    except (OSError, SafetensorError, Unreadable) as error:
         raise CheckpointError(f"{path} is truncated or not a checkpoint ({error}).") from error
     if "stepwell" not in metadata:
         raise CheckpointError(f"{path} is a safetensors file, but not a checkpoint of stepwell.")
     if _digest(metadata["stepwell"], tensors) != metadata.get("digest"):
         raise CheckpointError(f"{path} is corrupt: its contents do not match its checksum.")
-    body = json.loads(metadata["stepwell"])
-    return Checkpoint(join(body["tree"], tensors), body["info"])
+    try:
+        body = json.loads(metadata["stepwell"])
+        found = Checkpoint(join(body["tree"], tensors), body["info"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CheckpointError(
+            f"{path} was edited: its contents cannot be put together ({error!r})."
+        ) from error
+    if wrong := _not_a_checkpoint(found):
+        raise CheckpointError(f"{path} was edited: {wrong}.")
+    return found
+
+
+_PARTS = ("model", "ema", "optimizer", "pacer")
+
+
+def _not_a_checkpoint(found: Checkpoint) -> str:
+    """What a checkpoint with a right checksum lacks, or nothing."""
+    if not isinstance(found.tree, dict) or not all(part in found.tree for part in _PARTS):
+        return f"it does not hold {', '.join(_PARTS)}"
+    weights, averages = found.tree["model"], found.tree["ema"]
+    if not isinstance(weights, dict) or not all(isinstance(one, Tensor) for one in weights.values()):
+        return "its model holds more than tensors"
+    if not isinstance(averages, list) or not all(isinstance(one, Tensor) for one in averages):
+        return "its averages hold more than tensors"
+    info = found.info if isinstance(found.info, dict) else {}
+    counts = [info.get(key) for key in ("step", "data_images", "metrics_bytes", "world")]
+    if not all(type(count) is int and count >= 0 for count in counts) or not _is_time(info.get("seconds")):
+        return "it does not say where the run was"
+    return ""
+
+
+def _is_time(seconds: Any) -> bool:
+    return type(seconds) in (int, float) and require.is_finite(seconds) and seconds >= 0
 
 
 def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
@@ -143,11 +173,3 @@ def steps(folder: Path) -> Iterator[int]:
 
 def _digest(body: str, tensors: dict[str, Tensor]) -> str:
     return weights_digest(tensors, blake2b(body.encode(), digest_size=16))
-
-
-def _synchronise(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

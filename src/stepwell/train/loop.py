@@ -1,8 +1,11 @@
-"""The training loop: resume, step, record, evaluate, save, and stop cleanly at Ctrl-C or SIGTERM."""
+"""The training loop: resume, step, record, evaluate, save, and stop cleanly when asked to."""
 
 from __future__ import annotations
 
 import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -17,17 +20,28 @@ from stepwell.train.recorder import Clock, Hooks, LoopSettings, Position, Record
 from stepwell.train.restore import restore
 from stepwell.train.step import Training, train_step
 
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+SAME_SECONDS = 2.0
+"""Signals so close together are one: a terminal and a launcher both send theirs to every process."""
+
 
 class Interrupt:
-    """Catches the first SIGINT or SIGTERM so that the step is saved; a second one stops at once."""
+    """Catches Ctrl-C, SIGTERM and a lost terminal, so that the step in progress is saved.
+
+    A second one ends the step at once; what is being saved is saved. A signal that is ignored (`nohup`)
+    stays ignored.
+    """
 
     def __init__(self, accelerator: Accelerator) -> None:
         self._accelerator = accelerator
         self._before: dict[int, Any] = {}
-        self._caught = False
+        self._caught_at: float | None = None
+        self._saving = False
 
     def __enter__(self) -> Interrupt:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in SIGNALS:
+            if signal.getsignal(number) == signal.SIG_IGN:
+                continue
             try:
                 self._before[number] = signal.signal(number, self._catch)
             except ValueError:
@@ -42,14 +56,28 @@ class Interrupt:
             signal.signal(number, handler)
 
     def _catch(self, number: int, frame: FrameType | None) -> None:
-        self._caught = True
-        signal.signal(number, self._before[number])
+        now = time.monotonic()
+        if self._caught_at is None:
+            self._caught_at = now
+        elif now - self._caught_at > SAME_SECONDS and not self._saving:
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def held_off(self) -> Iterator[None]:
+        """Nothing is interrupted inside."""
+        self._saving = True
+        try:
+            yield
+        finally:
+            self._saving = False
 
     def agree(self, over: bool) -> tuple[bool, bool]:
         """Whether any rank was interrupted, and whether any is over; all ranks get the same answer."""
         if self._accelerator.num_processes == 1:
-            return self._caught, over
-        flags: Any = torch.tensor([float(self._caught), float(over)], device=self._accelerator.device)
+            return self._caught_at is not None, over
+        flags: Any = torch.tensor(
+            [float(self._caught_at is not None), float(over)], device=self._accelerator.device
+        )
         caught, ended = self._accelerator.reduce(flags, "sum").tolist()
         return caught > 0, ended > 0
 
@@ -57,6 +85,8 @@ class Interrupt:
 def train(training: Training, run: Run | None, settings: LoopSettings, hooks: Hooks) -> Position:
     """Train until the limit is reached, from the newest checkpoint if there is one; `run` on rank 0 only."""
     at = resume(training, run, settings, hooks)
+    for note in () if run is None else run.notes:
+        hooks.say(note)
     recorder = Recorder(training, run, settings, hooks, at)
     if at.step == 0:
         recorder.evaluate()
@@ -77,7 +107,8 @@ def train(training: Training, run: Run | None, settings: LoopSettings, hooks: Ho
             if due(at.step, settings.sample_every) and not over:
                 recorder.sample()
             if due(at.step, settings.checkpoint_every) or interrupted or over:
-                recorder.save()
+                with interrupt.held_off():
+                    recorder.save()
             if interrupted and not over:
                 hooks.say(f"Stopped at step {at.step} and saved. Run the same command again to go on.")
                 break
@@ -96,7 +127,7 @@ def resume(training: Training, run: Run | None, settings: LoopSettings, hooks: H
         )
     if stored is None:
         if run is not None:
-            run.cut_metrics(0)
+            run.cut_metrics(0, 0)
         return Position(0, Clock())
     world = training.accelerator.num_processes
     if stored.info["world"] != world and not settings.inexact:
@@ -112,7 +143,7 @@ def resume(training: Training, run: Run | None, settings: LoopSettings, hooks: H
         )
     restore(training, stored)
     if run is not None:
-        run.cut_metrics(stored.info["metrics_bytes"])
+        run.cut_metrics(stored.info["metrics_bytes"], stored.info["step"])
     hooks.say(f"Resumed at step {stored.info['step']}.")
     if world == stored.info["world"] > 1 and "ranks" not in stored.tree["pacer"]:
         hooks.say(

@@ -244,6 +244,7 @@ class Recorder:
                     "world": self.training.accelerator.num_processes,
                     "data_images": self.settings.data_images,
                     "example_shape": list(self.settings.example_shape),
+                    "recipe": self.run.recipe,
                 }
                 try:
                     checkpoint.save(

@@ -81,7 +81,7 @@ class Learned(Uncertainty):
     """
 
     def __init__(self, features: int = 128, learning_rate: float = 0.005) -> None:
-        half = require.count("features", features, least=2) // 2
+        half = require.count("features", features, least=2, most=require.MOST_BINS) // 2
         self._rate = require.positive("learning_rate", learning_rate)
         self.label = f"uncertainty(features={2 * half}, learning_rate={learning_rate:g})"
         self._frequencies = _frequencies(half)
@@ -159,7 +159,7 @@ class RunningMean(Uncertainty):
     """
 
     def __init__(self, bins: int = 64) -> None:
-        self._bins = require.count("bins", bins, least=2)
+        self._bins = require.count("bins", bins, least=2, most=require.MOST_BINS)
         self.label = f"uncertainty-mean(bins={bins})"
         self._curve = LossCurve(bins)
         self._pending = Pending("log_snr", "plain")

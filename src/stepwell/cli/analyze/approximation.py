@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepwell.cli import chart
 from stepwell.cli.analyze.run_or_workload import add_arguments, moments, plan_of
-from stepwell.cli.options import SPEC, add_command, add_save, output, require_extra
+from stepwell.cli.options import SPEC, add_command, add_save, output, require_extra, whole
 from stepwell.cli.progress import measuring
 from stepwell.compare.report import COLOURS
 from stepwell.core.errors import StepwellError
@@ -60,13 +60,19 @@ def register(analyses: Any) -> None:
     parser.add_argument("--target", default="vlb", metavar=SPEC, help="the weighting of the losses (vlb)")
     parser.add_argument(
         "--grid",
-        type=int,
+        type=whole(100_000),
         help="measure so many evenly spaced timesteps (default: all; fewer are an easier problem)",
     )
-    parser.add_argument("--queue", type=int, default=20, help="updates to choose on, the paper's |Q| (20)")
-    parser.add_argument("--scored", type=int, default=20, help="later updates to score each choice on (20)")
-    parser.add_argument("--repeats", type=int, default=5, help="repeats for the intervals, at least 3 (5)")
-    parser.add_argument("--largest", type=int, default=20, help="the largest |S| (20)")
+    parser.add_argument(
+        "--queue", type=whole(100_000), default=20, help="updates to choose on, the paper's |Q| (20)"
+    )
+    parser.add_argument(
+        "--scored", type=whole(100_000), default=20, help="later updates to score each choice on (20)"
+    )
+    parser.add_argument(
+        "--repeats", type=whole(1000), default=5, help="repeats for the intervals, at least 3 (5)"
+    )
+    parser.add_argument("--largest", type=whole(100_000), default=20, help="the largest |S| (20)")
     add_save(parser)
 
 

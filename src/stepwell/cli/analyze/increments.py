@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepwell.cli import chart
-from stepwell.cli.options import add_command, add_json, add_save, output
+from stepwell.cli.options import add_command, add_json, add_save, number, output
 
 if TYPE_CHECKING:
     from stepwell.analyze.increments import ProcessIncrements
@@ -41,7 +41,7 @@ def register(analyses: Any) -> None:
     parser.add_argument("what", nargs="+", metavar="PROCESS", help="NAME or NAME:key=value,...")
     parser.add_argument(
         "--converged",
-        type=float,
+        type=number,
         default=0.99,
         help="the share of the final variance that counts as converged",
     )

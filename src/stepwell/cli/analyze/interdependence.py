@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepwell.cli import chart
 from stepwell.cli.analyze.run_or_workload import add_arguments, add_effort, effort_of, last_moment
-from stepwell.cli.options import add_command, add_save, output, require_extra
+from stepwell.cli.options import add_command, add_save, output, require_extra, whole
 from stepwell.cli.progress import measuring
 from stepwell.core.errors import StepwellError
 
@@ -47,12 +47,16 @@ def register(analyses: Any) -> None:
     )
     add_arguments(parser)
     parser.add_argument(
-        "--ranges", type=int, default=5, metavar="N", help="equal ranges of time to train on (5)"
+        "--ranges", type=whole(1000), default=5, metavar="N", help="equal ranges of time to train on (5)"
     )
     parser.add_argument("--range", action="append", metavar="LOW,HIGH", help="train on this range of time")
-    parser.add_argument("--steps", type=int, default=50, help="training steps on each range (50)")
-    parser.add_argument("--repeats", type=int, default=3, help="repeats for the intervals, at least 3 (3)")
-    parser.add_argument("--bands", type=int, help="bands of time of the losses (default: the recipe's)")
+    parser.add_argument("--steps", type=whole(), default=50, help="training steps on each range (50)")
+    parser.add_argument(
+        "--repeats", type=whole(1000), default=3, help="repeats for the intervals, at least 3 (3)"
+    )
+    parser.add_argument(
+        "--bands", type=whole(1000), help="bands of time of the losses (default: the recipe's)"
+    )
     parser.add_argument(
         "--metric", choices=("adam", "plain"), default="adam", help="of gradients; adam: as Adam scales them"
     )

@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from stepwell.cli.options import add_json
+from stepwell.cli.options import add_json, whole
 from stepwell.core.errors import StepwellError
 
 if TYPE_CHECKING:
@@ -45,12 +45,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_effort(parser: argparse.ArgumentParser, rounds: int, images: int) -> None:
     """Add --strata, --rounds and --images: how much is measured."""
-    parser.add_argument("--strata", type=int, default=20, help="intervals of time (20)")
+    parser.add_argument("--strata", type=whole(1000), default=20, help="intervals of time (20)")
     parser.add_argument(
-        "--rounds", type=int, default=rounds, help=f"repeats for the intervals, at least 3 ({rounds})"
+        "--rounds",
+        type=whole(1000),
+        default=rounds,
+        help=f"repeats for the intervals, at least 3 ({rounds})",
     )
     parser.add_argument(
-        "--images", type=int, default=images, help=f"images in each of a stratum's two halves ({images})"
+        "--images",
+        type=whole(100_000),
+        default=images,
+        help=f"images in each of a stratum's two halves ({images})",
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from stepwell.cli.analyze.run_or_workload import add_arguments, plan_of
-from stepwell.cli.options import add_command, output, require_extra, whole_numbers
+from stepwell.cli.options import add_command, output, require_extra, whole, whole_numbers
 from stepwell.cli.progress import measuring
 from stepwell.core.errors import StepwellError
 
@@ -47,7 +47,7 @@ def register(analyses: Any) -> None:
     )
     parser.add_argument("--batches", metavar="N,...", help="batch sizes (default: the recipe's)")
     parser.add_argument(
-        "--rounds", type=int, default=12, help="rounds of six steps per method and batch size (12)"
+        "--rounds", type=whole(1000), default=12, help="rounds of six steps per method and batch size (12)"
     )
 
 

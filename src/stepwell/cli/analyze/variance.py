@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepwell.cli import chart
 from stepwell.cli.analyze.run_or_workload import add_arguments, add_effort, effort_of, moments
-from stepwell.cli.options import add_command, add_save, output, require_extra, whole_numbers
+from stepwell.cli.options import add_command, add_save, number, output, require_extra, whole_numbers
 from stepwell.cli.progress import measuring
 from stepwell.core.errors import StepwellError
 
@@ -51,7 +51,7 @@ def register(analyses: Any) -> None:
     )
     parser.add_argument(
         "--cap",
-        type=float,
+        type=number,
         metavar="WEIGHT",
         help="largest weight of the bound (default: none, as the paper)",
     )

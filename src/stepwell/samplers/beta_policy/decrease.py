@@ -36,7 +36,7 @@ class DecreaseCredit(Credit):
         self.spec: DecreaseSpec = spec
         self._table, self._rules, self._entropy = table, rules, entropy
         self._selection = require.one_of("selection", selection, METHODS)
-        self._length = require.count("queue", queue, least=rules.least_rows)
+        self._length = require.count("queue", queue, least=rules.least_rows, most=require.MOST_BINS)
         self._queue = torch.zeros(0, len(spec.grid))
 
     def learn(self, feedback: Feedback) -> tuple[PolicyLoss, Metrics]:

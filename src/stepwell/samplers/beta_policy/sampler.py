@@ -109,7 +109,7 @@ def _rules(source: str, **settings: Any) -> Rules:
     rules = replace(
         _SOURCES[source], **{name: value for name, value in settings.items() if value is not None}
     )
-    require.count("hidden", rules.hidden)
+    require.count("hidden", rules.hidden, most=require.MOST_BINS)
     require.between("floor", rules.floor, 0, 1)
     if rules.grid is not None:
         require.count("grid", rules.grid)
