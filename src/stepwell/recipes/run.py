@@ -27,6 +27,7 @@ from stepwell.recipes.training import (
 )
 from stepwell.runs.directory import ENVIRONMENT, Run, RunError, environment
 from stepwell.runs.io import write_json
+from stepwell.runs.lock import HEARTBEAT, STALE_AFTER
 from stepwell.train import checkpoint
 from stepwell.train.loop import train
 from stepwell.train.recorder import Hooks, Position
@@ -79,6 +80,8 @@ def run_plan(
         if trackers:
             accelerator.end_training()
         return at
+    except RunError as error:
+        raise StepwellError(str(error)) from error
     finally:
         if run is not None:
             run.close()
@@ -127,11 +130,20 @@ def _open(out: Path, recipe: Recipe) -> Run:
     try:
         # A decay was planned for a number of steps: with another one, the rate would jump.
         may_change = MAY_CHANGE - {"steps"} if recipe.decays else MAY_CHANGE
-        run.open(recipe.values(), may_change, Recipe().values())
+        run.open(recipe.values(), may_change, Recipe().values(), _patience())
     except RunError as error:
         run.close()
         raise StepwellError(str(error)) from error
     return run
+
+
+def _patience() -> float:
+    """How long to wait for a run that another process holds.
+
+    A job that a scheduler starts again on another machine comes before the lock of the one that died counts
+    as stale.
+    """
+    return STALE_AFTER + 2 * HEARTBEAT if "SLURM_JOB_ID" in os.environ else 0.0
 
 
 def _describe(run: Run, training: Training) -> None:

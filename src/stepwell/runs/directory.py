@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import platform
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-from stepwell.runs.io import finite, write_json
+from stepwell.runs.io import write_json
+from stepwell.runs.lock import Lock, LockError
+from stepwell.runs.metrics_file import MetricsFile
 
 RECIPE, ENVIRONMENT, METRICS = "recipe.json", "environment.json", "metrics.jsonl"
 
@@ -41,38 +43,47 @@ class Run:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.checkpoints, self.samples = path / "checkpoints", path / "samples"
-        self._metrics: TextIO | None = None
-        self._lock: TextIO | None = None
+        self._metrics: MetricsFile | None = None
+        self._lock: Lock | None = None
 
     def open(
-        self, recipe: dict[str, Any], may_change: frozenset[str], defaults: dict[str, Any] | None = None
+        self,
+        recipe: dict[str, Any],
+        may_change: frozenset[str],
+        defaults: dict[str, Any] | None = None,
+        patience: float = 0.0,
     ) -> bool:
         """Create the directory or resume the run in it; returns whether there was one.
 
-        `defaults` are values of settings that an older recipe does not list.
+        `defaults` are values of settings that an older recipe does not list; `patience` is for how many
+        seconds to wait until another process has left it.
         """
         try:
             for folder in (self.path, self.checkpoints, self.samples):
                 folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunError(f"cannot create the run directory {self.path}: {error.strerror}.") from error
-        self._take_lock()
+        self._take_lock(time.monotonic() + patience)
         stored = self.path / RECIPE
         resumed = stored.exists()
         if resumed:
             self._compare({**(defaults or {}), **json.loads(stored.read_text())}, recipe, may_change)
         write_json(stored, recipe)
-        self._metrics = (self.path / METRICS).open("a", encoding="utf-8")
+        self._metrics = MetricsFile(self.path / METRICS)
         return resumed
 
-    def _take_lock(self) -> None:
-        self._lock = (self.path / ".lock").open("w")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise RunError(
-                f"{self.path} is being written by another process: wait for it, or choose another out=."
-            ) from None
+    def _take_lock(self, deadline: float) -> None:
+        while self._lock is None:
+            try:
+                self._lock = Lock.take(self.path)
+            except LockError as error:
+                if time.monotonic() >= deadline:
+                    raise RunError(
+                        f"{self.path} is in use: {error}; wait for it, or choose another out=."
+                    ) from None
+                time.sleep(1)
+            except OSError as error:
+                raise RunError(f"cannot write to the run directory {self.path}: {error.strerror}.") from error
 
     def _compare(self, before: dict[str, Any], now: dict[str, Any], may_change: frozenset[str]) -> None:
         changed = [
@@ -88,30 +99,36 @@ class Run:
 
     def record(self, values: dict[str, Any]) -> None:
         """Append one line to metrics.jsonl."""
-        assert self._metrics is not None
-        self._metrics.write(json.dumps(finite(values)) + "\n")
-        self._metrics.flush()
+        self._open_metrics().append(values)
 
     def metrics_bytes(self) -> int:
         """The length of metrics.jsonl in bytes, after flushing it to disk."""
-        assert self._metrics is not None
-        self._metrics.flush()
-        os.fsync(self._metrics.fileno())
-        return self._metrics.tell()
+        return self._open_metrics().length()
 
-    def cut_metrics(self, length: int) -> None:
-        """Truncate metrics.jsonl to its length at the checkpoint that is resumed."""
+    def cut_metrics(self, step: int) -> int:
+        """Forget what was recorded after the checkpoint that is resumed; returns the last step on record."""
+        return self._open_metrics().cut(step)
+
+    def thin_metrics(self, newest: int, every: int) -> None:
+        """Drop most of the old training records."""
+        self._open_metrics().thin(newest, every)
+
+    def _open_metrics(self) -> MetricsFile:
+        """The metrics, while this process may write them."""
         assert self._metrics is not None
-        if os.fstat(self._metrics.fileno()).st_size < length:
-            raise RunError(f"{self.path / METRICS} is shorter than at its last checkpoint: it was edited.")
-        self._metrics.truncate(length)
-        self._metrics.seek(length)
+        assert self._lock is not None
+        try:
+            self._lock.require()
+        except LockError as error:
+            raise RunError(f"{self.path} is no longer written by this process: {error}.") from None
+        return self._metrics
 
     def close(self) -> None:
         """Close the metrics and release the lock."""
-        for stream in (self._metrics, self._lock):
-            if stream is not None:
-                stream.close()
+        if self._metrics is not None:
+            self._metrics.close()
+        if self._lock is not None:
+            self._lock.release()
 
 
 def records(path: Path) -> Iterator[dict[str, Any]]:

@@ -92,7 +92,7 @@ def resume(training: Training, run: Run | None, settings: LoopSettings, hooks: H
         )
     if stored is None:
         if run is not None:
-            run.cut_metrics(0)
+            run.cut_metrics(-1)
         return Position(0, Clock())
     world = training.accelerator.num_processes
     if stored.info["world"] != world and not settings.inexact:
@@ -108,7 +108,9 @@ def resume(training: Training, run: Run | None, settings: LoopSettings, hooks: H
         )
     restore(training, stored)
     if run is not None:
-        run.cut_metrics(stored.info["metrics_bytes"])
+        last = run.cut_metrics(stored.info["step"])
+        if last + settings.record_every < stored.info["step"]:
+            hooks.say(f"metrics.jsonl has nothing after step {last}: what was recorded since then is lost.")
     hooks.say(f"Resumed at step {stored.info['step']}.")
     if world == stored.info["world"] > 1 and "ranks" not in stored.tree["pacer"]:
         hooks.say(

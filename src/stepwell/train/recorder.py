@@ -14,6 +14,7 @@ from stepwell.core.density import centres
 from stepwell.core.errors import StepwellError
 from stepwell.runs.directory import Limit, Run
 from stepwell.runs.metrics import FORECAST
+from stepwell.runs.metrics_file import WINDOW
 from stepwell.train import checkpoint
 from stepwell.train.sampler_warnings import SamplerWarnings
 from stepwell.train.step import StepReport, Training
@@ -146,6 +147,8 @@ class Recorder:
             **self._forecasts(),
         }
         self.run.record({"kind": "train", **self._position(), **values})
+        if due(self.at.step, self.settings.record_every * WINDOW):
+            self.run.thin_metrics(self.at.step, self.settings.record_every)
         self.hooks.track(values, self.at.step)
         for message in self.at.warnings.check(values):
             self.run.record({"kind": "warning", **self._position(), "message": message})

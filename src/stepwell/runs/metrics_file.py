@@ -1,0 +1,80 @@
+"""metrics.jsonl: one line a record, cut back where a run resumes, and thinned so that long runs stay small."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from stepwell.runs.io import finite, write_atomic
+
+WINDOW = 1024
+"""Training records that are all kept. Of those up to twice as old every second one is, then every fourth, ..."""
+_BEGINS = re.compile(rb'\{"kind": "(\w+)", "step": (\d+),')
+
+
+class MetricsFile:
+    """metrics.jsonl of a run, open for writing."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._stream = path.open("ab")
+
+    def append(self, values: dict[str, Any]) -> None:
+        """Add a record: its kind and its step first."""
+        self._stream.write(f"{json.dumps(finite(values))}\n".encode())
+        self._stream.flush()
+
+    def length(self) -> int:
+        """Its bytes, after they are on the disk."""
+        os.fsync(self._stream.fileno())
+        return self._stream.tell()
+
+    def cut(self, step: int) -> int:
+        """Drop what was recorded after a step and what cannot be read; returns the last step that is there."""
+        steps = [0]
+
+        def known(kind: str, recorded: int) -> bool:
+            if recorded <= step:
+                steps.append(recorded)
+            return recorded <= step
+
+        self._keep(known)
+        return max(steps)
+
+    def thin(self, newest: int, every: int) -> None:
+        """Drop training records by their age in records, at step `newest` of a run that records `every` steps.
+
+        What is kept at a step contains what is kept at any later one, so that a run which was stopped ends
+        with the lines of one which was not.
+        """
+        self._keep(lambda kind, step: kind != "train" or _stays(step, newest, every))
+
+    def close(self) -> None:
+        """End writing."""
+        self._stream.close()
+
+    def _keep(self, wanted: Callable[[str, int], bool]) -> None:
+        """Rewrite the file with the wanted lines, unless all are; readers see it before or after."""
+        lines = self.path.read_bytes().splitlines(keepends=True)
+        kept = [line for line in lines if (found := _kind_and_step(line)) and wanted(*found)]
+        if len(kept) < len(lines):
+            write_atomic(self.path, b"".join(kept))
+            self._stream.close()
+            self._stream = self.path.open("ab")
+
+
+def _stays(step: int, newest: int, every: int) -> bool:
+    age = (newest - step) // every
+    return age < WINDOW or step % (every << (age // WINDOW).bit_length()) == 0
+
+
+def _kind_and_step(line: bytes) -> tuple[str, int] | None:
+    """Of a whole line; None of what is torn or damaged."""
+    begins = _BEGINS.match(line)
+    if begins and line.endswith(b"}\n"):
+        return begins[1].decode(), int(begins[2])
+    return None
