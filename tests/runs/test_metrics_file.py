@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def test_old_records_are_thinned_by_powers_of_two_and_evaluations_stay(tmp_path:
     file.close()
     kept = steps_in(path)
     assert kept[-WINDOW:] == list(range(last - every * (WINDOW - 1), last + 1, every))
-    gaps = {later - earlier for earlier, later in zip(kept, kept[1:], strict=False)}
+    gaps = {later - earlier for earlier, later in pairwise(kept)}
     assert gaps == {every * 2**k for k in range(5)}
     assert len(kept) <= WINDOW * (1 + 4 / 2) + 5
     assert len(steps_in(path, "evaluation")) == 16 * WINDOW // 100

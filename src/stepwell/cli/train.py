@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stepwell.cli.launcher import SLURM, add_launcher, job_of, require_no_job
 from stepwell.cli.options import add_command, require_extra
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ _EXAMPLES = """examples:
   stepwell train fashion16 from=runs/base data=mine.npz lr=1e-3 lora=8
   stepwell train cifar10-ddpm method=neyman --dry-run      what it costs, before there are data or a GPU
   torchrun --nproc_per_node 2 -m stepwell train fashion16 accumulate=2
+  stepwell train imagenet256-uvit data=PATH out=/shared/run --launcher slurm --nodes 2 --gpus 8
 
 Run the same command again to resume: the result is bit for bit that of a run never stopped.
 `stepwell train WORKLOAD --settings` lists every setting.
@@ -41,6 +44,14 @@ def register(verbs: Any) -> None:
     verb.add_argument("--dry-run", action="store_true", help="print the resolved recipe and what it costs")
     verb.add_argument("--inexact", action="store_true", help="resume with other processes or data")
     verb.add_argument("--settings", action="store_true", dest="explain", help="list every setting and stop")
+    cluster = add_launcher(verb)
+    cluster.add_argument("--nodes", type=int, help="machines of the job (1)")
+    cluster.add_argument("--processes", type=int, help="on each node; one for each GPU by default")
+    cluster.add_argument(
+        "--requeue",
+        action="store_true",
+        help="inside a job: at SIGUSR1 or SIGTERM save, and put the job back into the queue",
+    )
 
 
 def run(options: argparse.Namespace) -> None:
@@ -52,12 +63,45 @@ def run(options: argparse.Namespace) -> None:
     # A dry run also counts workloads whose data are not named yet.
     plan = load(options.workload, options.settings, data_needed=not options.dry_run)
     plan = with_out(plan, options.workload)
+    if options.launcher == SLURM:
+        _submit(plan, options)
+        return
+    require_no_job(options)
     if options.dry_run:
         _dry_run(plan)
     elif options.explain:
         _explain(plan.recipe)
-    else:
-        _train(plan, options.inexact)
+    elif options.requeue:
+        from stepwell.recipes.slurm import Stopped, requeueing
+
+        with requeueing():
+            if not _train(plan, options.inexact):
+                raise Stopped
+    elif not _train(plan, options.inexact):
+        # Interrupted, saved and said so: a script must not take it for finished.
+        raise SystemExit(130)
+
+
+def _submit(plan: Plan, options: argparse.Namespace) -> None:
+    """Write the batch script of a run and submit it, or show it."""
+    from stepwell.recipes.slurm import job_name, queued, submit, torchrun_script
+    from stepwell.runs.io import write_atomic
+
+    out = Path(plan.recipe.out)
+    words = [word for word in options.settings if not word.startswith("out=")]
+    flags = ["--inexact"] if options.inexact else []
+    words = ["train", options.workload, *words, f"out={out}", "--requeue", *flags]
+    name = job_name(out)
+    script = torchrun_script(words, job_of(options), name, out / "slurm-%j.log")
+    if options.dry_run:
+        print(script, end="")
+        return
+    if name in queued():
+        print(f"{out} is in the queue already, as job {queued()[name]}.")
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomic(out / "slurm.sh", script.encode())
+    print(f"{out}: job {submit(out / 'slurm.sh')}. Next: squeue --me; stepwell watch {out}")
 
 
 def _dry_run(plan: Plan) -> None:
@@ -70,7 +114,8 @@ def _dry_run(plan: Plan) -> None:
         print(f"\n{cost}")
 
 
-def _train(plan: Plan, inexact: bool) -> None:
+def _train(plan: Plan, inexact: bool) -> bool:
+    """Train; returns whether the run came to its end."""
     from stepwell.cli.progress import TrainingProgress
     from stepwell.recipes.run import run_plan
 
@@ -78,11 +123,11 @@ def _train(plan: Plan, inexact: bool) -> None:
     with TrainingProgress(recipe.steps) as progress:
         at = run_plan(plan, inexact=inexact, say=progress.say, progress=progress.at)
     if not at.finished(recipe.limit):
-        # Interrupted, saved and said so: a script must not take it for finished.
-        raise SystemExit(130)
+        return False
     if os.environ.get("RANK", "0") == "0":
         print(f"{recipe.out}: {at.step} steps, {at.clock.seconds:.0f} training seconds.")
         print(f"Next: stepwell evaluate {recipe.out}; stepwell generate {recipe.out} --out images.png")
+    return True
 
 
 def _explain(recipe: Recipe) -> None:

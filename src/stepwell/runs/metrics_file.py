@@ -1,4 +1,4 @@
-"""metrics.jsonl: one line a record, cut back where a run resumes, and thinned so that long runs stay small."""
+"""metrics.jsonl: one line a record, cut back where a run resumes, thinned so that long runs stay small."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from stepwell.runs.io import finite, write_atomic
 
 WINDOW = 1024
-"""Training records that are all kept. Of those up to twice as old every second one is, then every fourth, ..."""
+"""Newest training records, all kept. Of those up to twice as old every second one is, then every fourth."""
 _BEGINS = re.compile(rb'\{"kind": "(\w+)", "step": (\d+),')
 
 
@@ -34,7 +34,7 @@ class MetricsFile:
         return self._stream.tell()
 
     def cut(self, step: int) -> int:
-        """Drop what was recorded after a step and what cannot be read; returns the last step that is there."""
+        """Drop what was recorded after a step and what cannot be read; returns the last step left."""
         steps = [0]
 
         def known(kind: str, recorded: int) -> bool:
@@ -46,7 +46,7 @@ class MetricsFile:
         return max(steps)
 
     def thin(self, newest: int, every: int) -> None:
-        """Drop training records by their age in records, at step `newest` of a run that records `every` steps.
+        """Drop training records by their age at step `newest` of a run that records one in `every` steps.
 
         What is kept at a step contains what is kept at any later one, so that a run which was stopped ends
         with the lines of one which was not.

@@ -19,7 +19,7 @@ from stepwell.train.step import Training, train_step
 
 
 class Interrupt:
-    """Catches the first SIGINT or SIGTERM so that the step is saved; a second one stops at once."""
+    """Catches the first SIGINT, SIGTERM or SIGUSR1 so that the step is saved; a second one stops at once."""
 
     def __init__(self, accelerator: Accelerator) -> None:
         self._accelerator = accelerator
@@ -27,7 +27,7 @@ class Interrupt:
         self._caught = False
 
     def __enter__(self) -> Interrupt:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
             try:
                 self._before[number] = signal.signal(number, self._catch)
             except ValueError:
