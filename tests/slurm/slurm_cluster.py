@@ -61,10 +61,19 @@ class Cluster:
     def stop(self) -> None:
         """Cancel every job and end the daemons."""
         if "slurmctld" in self._daemons:
-            self._call("scancel", "--user=root")
-            until(lambda: self.ask("squeue", "-h") == "", "an empty queue")
+            self.empty()
         for name in reversed(list(self._daemons)):
             self._end(name)
+
+    def start_again(self, job: str) -> None:
+        """Wait until a job is back in the queue, and start it: SLURM itself would wait for two minutes."""
+        until(lambda: self.jobs("PENDING") == [job], f"job {job} in the queue")
+        self.ask("scontrol", "update", f"JobId={job}", "StartTime=now")
+
+    def empty(self) -> None:
+        """Cancel every job, and wait until they are gone."""
+        self._call("scancel", "--user=root")
+        until(lambda: self.ask("squeue", "-h") == "", "an empty queue")
 
     def ask(self, *command: str) -> str:
         """What a command of SLURM prints."""
@@ -106,7 +115,7 @@ SlurmctldPort={controller}
 SlurmdPort={node}
 SlurmUser=root
 AuthType=auth/munge
-AuthInfo=socket={self.folder / "munge" / "socket"},cred_expire=1
+AuthInfo=socket={self.folder / "munge" / "socket"}
 CredType=cred/munge
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
@@ -132,7 +141,7 @@ def _free_port() -> int:
         return int(one.getsockname()[1])
 
 
-def until(true: Callable[[], object], what: str, seconds: float = 60.0) -> None:
+def until(true: Callable[[], object], what: str, seconds: float = 120.0) -> None:
     """Wait for something."""
     deadline = time.monotonic() + seconds
     while not true():

@@ -28,8 +28,10 @@ generated = 0
 bits_images = 2
 bits_timesteps = 2
 """
-SMALL = "model=micro batch=4 samples=0 evaluate_images=8 evaluate_every=100 bands=4 record_every=1 checkpoint_every=1000"
-STEPS = 400
+SMALL = (
+    "model=micro batch=4 samples=0 evaluate_images=8 evaluate_every=50 bands=4 record_every=1 "
+    "checkpoint_every=1000"
+)
 
 
 @pytest.fixture(scope="module")
@@ -51,19 +53,29 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def words(tmp_path: Path) -> list[str]:
     """The words of a small study."""
     (tmp_path / "quick.toml").write_text(STUDY)
-    return ["compare", str(tmp_path / "quick.toml"), *SMALL.split(), f"steps={STEPS}"]
+    return ["compare", str(tmp_path / "quick.toml"), *SMALL.split()]
 
 
 ON_SLURM = ["--launcher", "slurm", "--gpus", "0", "--time", "10"]
 
 
+_STARTED: list[subprocess.Popen[str]] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(cluster: Cluster) -> Iterator[None]:
+    """After a test, failed or not, no command of it runs and no job waits."""
+    yield
+    while _STARTED:
+        with _STARTED.pop() as command:
+            command.kill()
+    cluster.empty()
+
+
 def started(*command: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "stepwell", *command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    words = [sys.executable, "-m", "stepwell", *command]
+    _STARTED.append(subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+    return _STARTED[-1]
 
 
 def ended(running: subprocess.Popen[str]) -> str:
@@ -92,7 +104,7 @@ def table(out: str) -> list[Any]:
 def test_a_study_survives_its_submitter_a_drained_node_and_a_new_controller(
     cluster: Cluster, words: list[str], tmp_path: Path
 ) -> None:
-    words += ["methods=uniform,loss-ema", "seeds=2", "--json"]
+    words += ["methods=uniform,loss-ema", "seeds=2", "steps=150", "--json"]
     whole = ended(started(*words, f"out={tmp_path / 'whole'}"))
     command = [*words, f"out={tmp_path / 'jobs'}", *ON_SLURM]
     first = started(*command)
@@ -109,7 +121,7 @@ def test_a_study_survives_its_submitter_a_drained_node_and_a_new_controller(
     if again.poll() is not None:
         again = started(*command)
     # What runs goes on to its end; what waits does not start on a node that is drained.
-    until(lambda: len(cluster.jobs("RUNNING")) == 0, "the end of what ran", 120)
+    until(lambda: len(cluster.jobs("RUNNING")) == 0, "the end of what ran")
     assert len(cluster.jobs("PENDING")) == 2
     cluster.ask("scontrol", "update", f"NodeName={cluster.host}", "State=RESUME")
     assert table(ended(again)) == table(whole)
@@ -127,16 +139,17 @@ def test_a_study_survives_its_submitter_a_drained_node_and_a_new_controller(
 def test_a_trial_preempted_five_times_is_the_same_run(
     cluster: Cluster, words: list[str], tmp_path: Path
 ) -> None:
-    ended(started(*words, "methods=neyman", "seeds=1", f"out={tmp_path / 'whole'}"))
-    running = started(*words, "methods=neyman", "seeds=1", f"out={tmp_path / 'jobs'}", *ON_SLURM)
+    words += ["methods=neyman", "seeds=1", "steps=600"]
+    ended(started(*words, f"out={tmp_path / 'whole'}"))
+    running = started(*words, f"out={tmp_path / 'jobs'}", *ON_SLURM)
     run, before = tmp_path / "jobs/fashion16/neyman/0", 0
     for number in range(5):
         until(lambda: step_of(run) > before and cluster.jobs("RUNNING"), "more steps")  # noqa: B023
         (job,) = cluster.jobs()
         cluster.ask("scancel", f"--signal={('USR1', 'TERM')[number % 2]}", job)
-        until(lambda: not cluster.jobs("RUNNING"), "a stop")
+        cluster.start_again(job)
         before = step_of(run)
-        assert before < STEPS
+        assert before < 600
     assert cluster.ask("scontrol", "show", "job", job, "-o").partition("Restarts=")[2][0] in "45"
     ended(running)
     assert_same_run(tmp_path / "whole/fashion16/neyman/0", run)
@@ -155,9 +168,9 @@ def test_a_job_of_two_processes_is_preempted_and_goes_on(cluster: Cluster, tmp_p
     assert f"in the queue already, as job {job}" in ended(started(*command))
     until(lambda: step_of(run) > 0, "steps")
     cluster.ask("scancel", "--signal=USR1", job)
-    until(lambda: not cluster.jobs("RUNNING"), "a stop")
+    cluster.start_again(job)
     assert 0 < step_of(run) < 150
-    until(lambda: not cluster.jobs(), "its end", 120)
+    until(lambda: not cluster.jobs(), "its end")
     assert_same_run(tmp_path / "whole", run)
 
 

@@ -84,7 +84,9 @@ class Jobs:
 
         self._note(name).unlink(missing_ok=True)
         executor = SlurmExecutor(self._folder)
-        executor.update_parameters(additional_parameters={**self._job.flags(name), "requeue": True})
+        # With underscores, as submitit writes its own defaults, which these replace.
+        flags = {key.replace("-", "_"): value for key, value in self._job.flags(name).items()}
+        executor.update_parameters(additional_parameters={**flags, "requeue": True})
         try:
             job = executor.submit(
                 run_job, trial.recipe.values(), trial.scored, self._effort, self._note(name)
@@ -124,3 +126,6 @@ class Jobs:
                 paths.submission_file, paths.submitted_pickle, paths.result_pickle, paths.stdout, paths.stderr
             ):  # fmt: skip
                 path.unlink(missing_ok=True)
+            for link in self._folder.glob(".submission_file_*"):
+                if not link.exists():  # submitit links to the batch script, which is gone
+                    link.unlink(missing_ok=True)
