@@ -18,8 +18,29 @@ import time
 from pathlib import Path
 
 RECORDS = Path(__file__).parent / "records" / "runs" / "linear"
-METHODS = ("uniform", "min-snr", "p2", "neyman", "loss-ema", "speed", "debiased", "logit-normal", "auto", "mode")
-PROCESSES = ("linear", "cosine", "quadratic", "scaled-linear", "flow", "edm", "vp", "ve", "linear:zero_snr=true")
+METHODS = (
+    "uniform",
+    "min-snr",
+    "p2",
+    "neyman",
+    "loss-ema",
+    "speed",
+    "debiased",
+    "logit-normal",
+    "auto",
+    "mode",
+)
+PROCESSES = (
+    "linear",
+    "cosine",
+    "quadratic",
+    "scaled-linear",
+    "flow",
+    "edm",
+    "vp",
+    "ve",
+    "linear:zero_snr=true",
+)
 
 
 def generate(folder: Path, count: int) -> int:
@@ -63,7 +84,9 @@ def main() -> None:
             seconds, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
             worked = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
             figures = (size / 1e6, seconds, worked, after.ru_maxrss / 1024, page.stat().st_size / 1e6)
-        print("| {:,} | {:.1f} | {:.1f} ({:.1f} of CPU) | {:.0f} | {:.1f} |".format(count, *figures), flush=True)
+        print(
+            "| {:,} | {:.1f} | {:.1f} ({:.1f} of CPU) | {:.0f} | {:.1f} |".format(count, *figures), flush=True
+        )
 
 
 if __name__ == "__main__":
