@@ -16,8 +16,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-TRIALS, RANKS = 10_000, 512
-WORDS = [
+TRIALS = 10_000
+WORDS = ["train", "fashion16", "model=micro", "batch=8", "samples=0", "bands=4", "evaluate_images=8"]
     "train",
     "fashion16",
     "model=micro",
@@ -37,8 +37,8 @@ def on_disk() -> None:
     """Print what one trial of a study leaves."""
     with tempfile.TemporaryDirectory() as folder:
         study = Path(folder, "quick.toml")
-        study.write_text('methods = ["neyman"]\nworkloads = ["fashion16"]\n[effort]\ngenerated = 0\n')
-        words = f"steps=200 checkpoint_every=50 seeds=1 out={folder}/out --records {folder}/records".split()
+        study.write_text('methods = ["neyman"]\nworkloads = ["fashion16"]\n[effort]\ngenerated = 0\nbits_images = 2\n')
+        words = f"model=micro steps=100 record_every=5 checkpoint_every=50 seeds=1 out={folder}/out --records {folder}/records".split()
         command = [sys.executable, "-m", "stepwell", "compare", str(study), *words]
         subprocess.run(command, check=True, capture_output=True)
         print("| of one trial | files | folders | kB | of 10,000: inodes | GB |\n|---|---|---|---|---|---|")
@@ -59,7 +59,7 @@ def on_disk() -> None:
 def counted(method: str, **settings: int) -> collections.Counter[str]:
     """How often rank 0 of two calls each collective in a whole run."""
     with tempfile.TemporaryDirectory() as folder:
-        words = [*WORDS, f"method={method}", f"out={folder}/run"]
+        words = [*WORDS, "record_every=1000000", f"method={method}", f"out={folder}/run"]
         words += [f"{key}={value}" for key, value in settings.items()]
         launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
         command = [*launch, __file__, "--count", f"{folder}/counts.json", *words]
