@@ -18,15 +18,6 @@ from pathlib import Path
 
 TRIALS = 10_000
 WORDS = ["train", "fashion16", "model=micro", "batch=8", "samples=0", "bands=4", "evaluate_images=8"]
-    "train",
-    "fashion16",
-    "model=micro",
-    "batch=8",
-    "samples=0",
-    "bands=4",
-    "evaluate_images=8",
-    "record_every=1000000",
-]
 FUNCTIONS = (
     "all_reduce", "all_gather", "all_gather_into_tensor", "broadcast", "barrier", "gather_object",
     "broadcast_object_list", "all_gather_object", "reduce",
@@ -37,8 +28,10 @@ def on_disk() -> None:
     """Print what one trial of a study leaves."""
     with tempfile.TemporaryDirectory() as folder:
         study = Path(folder, "quick.toml")
-        study.write_text('methods = ["neyman"]\nworkloads = ["fashion16"]\n[effort]\ngenerated = 0\nbits_images = 2\n')
-        words = f"model=micro steps=100 record_every=5 checkpoint_every=50 seeds=1 out={folder}/out --records {folder}/records".split()
+        effort = "[effort]\ngenerated = 0\nbits_images = 2\n"
+        study.write_text(f'methods = ["neyman"]\nworkloads = ["fashion16"]\n{effort}')
+        words = ["model=micro", "steps=100", "record_every=5", "checkpoint_every=50", "seeds=1"]
+        words += [f"out={folder}/out", "--records", f"{folder}/records"]
         command = [sys.executable, "-m", "stepwell", "compare", str(study), *words]
         subprocess.run(command, check=True, capture_output=True)
         print("| of one trial | files | folders | kB | of 10,000: inodes | GB |\n|---|---|---|---|---|---|")

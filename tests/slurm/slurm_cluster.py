@@ -141,7 +141,7 @@ def _free_port() -> int:
         return int(one.getsockname()[1])
 
 
-def until(true: Callable[[], object], what: str, seconds: float = 120.0) -> None:
+def until(true: Callable[[], object], what: str, seconds: float = 300.0) -> None:
     """Wait for something."""
     deadline = time.monotonic() + seconds
     while not true():

@@ -18,7 +18,11 @@ from train.small_runs import assert_same_run
 
 from stepwell.cli.main import main
 
-pytestmark = [pytest.mark.full, pytest.mark.skipif(bool(missing()), reason=missing())]
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.timeout(1200),
+    pytest.mark.skipif(bool(missing()), reason=missing()),
+]
 
 STUDY = """
 methods = ["uniform"]
@@ -101,7 +105,6 @@ def table(out: str) -> list[Any]:
     return [[cell for i, cell in enumerate(row) if i not in clocks] for row in content["rows"]]
 
 
-@pytest.mark.timeout(400)
 def test_a_study_survives_its_submitter_a_drained_node_and_a_new_controller(
     cluster: Cluster, words: list[str], tmp_path: Path
 ) -> None:
@@ -136,11 +139,10 @@ def test_a_study_survives_its_submitter_a_drained_node_and_a_new_controller(
     assert list((tmp_path / "jobs" / "slurm").iterdir()) == [], "jobs that ended well leave no files"
 
 
-@pytest.mark.timeout(400)
 def test_a_trial_preempted_five_times_is_the_same_run(
     cluster: Cluster, words: list[str], tmp_path: Path
 ) -> None:
-    words += ["methods=neyman", "seeds=1", "steps=600"]
+    words += ["methods=neyman", "seeds=1", "steps=300"]
     ended(started(*words, f"out={tmp_path / 'whole'}"))
     running = started(*words, f"out={tmp_path / 'jobs'}", *ON_SLURM)
     run, before = tmp_path / "jobs/fashion16/neyman/0", 0
@@ -150,13 +152,12 @@ def test_a_trial_preempted_five_times_is_the_same_run(
         cluster.ask("scancel", f"--signal={('USR1', 'TERM')[number % 2]}", job)
         cluster.start_again(job)
         before = step_of(run)
-        assert before < 600
+        assert before < 300
     assert cluster.ask("scontrol", "show", "job", job, "-o").partition("Restarts=")[2][0] in "45"
     ended(running)
     assert_same_run(tmp_path / "whole/fashion16/neyman/0", run)
 
 
-@pytest.mark.timeout(300)
 def test_a_job_of_two_processes_is_preempted_and_goes_on(
     cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
