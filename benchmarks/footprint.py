@@ -89,7 +89,7 @@ def between_ranks() -> None:
     """Print the collectives of a step, an evaluation and a checkpoint."""
     never = {"evaluate_every": 0, "checkpoint_every": 1_000_000}
     print("\n| method | of 20 steps | of an evaluation | of a checkpoint |\n|---|---|---|---|")
-    for method in ("uniform", "neyman"):
+    for method in ("uniform", "neyman") if len(sys.argv) == 1 else sys.argv[1:]:
         short, long = counted(method, steps=20, **never), counted(method, steps=40, **never)
         evaluated = counted(method, steps=40, evaluate_every=20, checkpoint_every=1_000_000)
         saved = counted(method, steps=40, evaluate_every=0, checkpoint_every=20)
