@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,7 @@ def test_two_processes_cannot_write_one_run(tmp_path: Path) -> None:
     first = Run(tmp_path / "run")
     first.open({}, frozenset())
     second = Run(tmp_path / "run")
-    with pytest.raises(RunError, match="another process"):
+    with pytest.raises(RunError, match=f"process {os.getpid()} on"):
         second.open({}, frozenset())
     second.close()
     first.close()

@@ -8,6 +8,7 @@ import signal
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from stepwell.cli.launcher import LOCAL, SLURM, add_launcher, job_of, require_no_job, require_submitit
 from stepwell.cli.options import add_command, add_json, path_of, require_extra, whole
 from stepwell.core.errors import StepwellError
 from stepwell.core.reading import place
@@ -23,6 +24,7 @@ _EXAMPLES = """examples:
   stepwell compare images data=my/photos size=32 methods=uniform,neyman steps=5000 out=runs/mine
   stepwell compare table1                        a shipped study: `stepwell ls studies`
   stepwell compare mine.toml tune=1e-3,2e-3,4e-3
+  stepwell compare mine.toml out=/shared/mine --launcher slurm --partition gpu --memory 16G --time 2:00:00
 
 Run the same command again after a stop: only what is missing runs. Every run is an ordinary run directory.
 """
@@ -47,33 +49,51 @@ def register(verbs: Any) -> None:
         metavar="key=value",
         help="methods, seeds, baseline, metric (simple, bound, min-snr, ...), tune, out; or a recipe setting",
     )
-    verb.add_argument("--workers", type=whole(1024), help="runs at the same time; one per core by default")
+    verb.add_argument(
+        "--workers",
+        type=whole(1024),
+        help="runs at the same time: one per core; with SLURM 100 jobs in the queue",
+    )
     verb.add_argument(
         "--records", type=path_of, metavar="DIR", help="keep a thin copy of every finished run there"
     )
     verb.add_argument("--report", type=path_of, metavar="FILE.html", help="write the report too")
     verb.add_argument("--dry-run", action="store_true", help="list the runs, and which are there already")
     add_json(verb)
+    add_launcher(verb)
 
 
 def run(options: argparse.Namespace) -> None:
     """Load the study, run what is missing, print the summary."""
     require_extra()
-    from stepwell.compare.pool import cores
     from stepwell.compare.run_study import Workspace
     from stepwell.compare.study import load_study
 
     outs = [word.removeprefix("out=") for word in options.settings if word.startswith("out=")]
     study = load_study(options.study, [word for word in options.settings if not word.startswith("out=")])
-    workers = cores() if options.workers is None else options.workers
+    workers = _default_workers(options) if options.workers is None else options.workers
     if workers < 1:
         raise StepwellError(f"--workers {workers}: at least one run at a time is needed.")
     out = ["", *outs][-1] or f"runs/{study.name}"
     workspace = Workspace(place(out), options.records, workers)
+    if options.launcher == SLURM:
+        require_submitit()
+        from stepwell.compare.slurm import on_slurm
+
+        workspace.launch = on_slurm(job_of(options), workspace.out / SLURM)
+    else:
+        require_no_job(options)
     if options.dry_run:
         _list(study, workspace)
     else:
-        _report(_run(study, workspace, options.json), workspace, options)
+        _report(_run(study, workspace, options), workspace, options)
+
+
+def _default_workers(options: argparse.Namespace) -> int:
+    from stepwell.compare.pool import cores
+    from stepwell.compare.slurm import QUEUED
+
+    return QUEUED if options.launcher == SLURM else cores()
 
 
 def _list(study: Study, workspace: Workspace) -> None:
@@ -87,7 +107,7 @@ def _list(study: Study, workspace: Workspace) -> None:
         print(f"{there:8} {trial}: {trial.recipe.steps} steps -> {trial.recipe.out}")
 
 
-def _run(study: Study, workspace: Workspace, quiet: bool) -> Study:
+def _run(study: Study, workspace: Workspace, options: argparse.Namespace) -> Study:
     """Run what is missing; Ctrl-C, SIGTERM and a lost terminal let the runs save first."""
     from stepwell.cli.progress import StudyProgress
     from stepwell.compare.run_study import run_study
@@ -95,11 +115,12 @@ def _run(study: Study, workspace: Workspace, quiet: bool) -> Study:
 
     asked = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
     before = {number: signal.signal(number, _as_interrupt) for number in asked}
-    progress = StudyProgress(quiet)
+    progress = StudyProgress(options.json)
     try:
         return run_study(study, workspace, progress.begin, progress.on_event)
     except KeyboardInterrupt:
-        progress.say("Stopped; runs in progress were saved. Run the same command again to continue.")
+        what = "runs in progress were saved" if options.launcher == LOCAL else "submitted jobs go on"
+        progress.say(f"Stopped; {what}. Run the same command again to continue.")
         raise SystemExit(130) from None
     finally:
         for number, handler in before.items():

@@ -8,11 +8,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stepwell.cli.launcher import SLURM, add_launcher, job_of, require_no_job
 from stepwell.cli.options import add_command, require_extra
 from stepwell.core.errors import StepwellError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from stepwell.recipes.plan import Plan
     from stepwell.recipes.schema import Recipe
@@ -25,6 +26,7 @@ _EXAMPLES = """examples:
   stepwell train fashion16 from=runs/base data=mine.npz lr=1e-3 lora=8
   stepwell train cifar10-ddpm method=neyman --dry-run      what it costs, before there are data or a GPU
   torchrun --nproc_per_node 2 -m stepwell train fashion16 accumulate=2
+  stepwell train imagenet256-uvit data=PATH out=/shared/run --launcher slurm --nodes 2 --gpus 8
 
 Run the same command again to resume: the result is bit for bit that of a run never stopped.
 `stepwell train WORKLOAD --settings` lists every setting.
@@ -49,6 +51,14 @@ def register(verbs: Any) -> None:
     verb.add_argument("--resume", metavar="RUN", help="go on with a run; the same as `stepwell train RUN`")
     verb.add_argument("--inexact", action="store_true", help="resume with other processes or data")
     verb.add_argument("--settings", action="store_true", dest="explain", help="list every setting and stop")
+    cluster = add_launcher(verb)
+    cluster.add_argument("--nodes", type=int, help="machines of the job (1)")
+    cluster.add_argument("--processes", type=int, help="on each node; one for each GPU by default")
+    cluster.add_argument(
+        "--requeue",
+        action="store_true",
+        help="inside a job: at SIGUSR1 or SIGTERM save, and put the job back into the queue",
+    )
 
 
 def run(options: argparse.Namespace) -> None:
@@ -64,12 +74,45 @@ def run(options: argparse.Namespace) -> None:
     # A dry run also counts workloads whose data are not named yet.
     needed = not (options.dry_run or options.explain)
     plan = with_out(load(workload, settings, data_needed=needed, begin=_begin if needed else None), workload)
+    if options.launcher == SLURM:
+        _submit(plan, workload, settings, options)
+        return
+    require_no_job(options)
     if options.dry_run:
         _dry_run(plan)
     elif options.explain:
         _explain(plan.recipe)
-    else:
-        _train(plan, options.inexact)
+    elif options.requeue:
+        from stepwell.recipes.slurm import Stopped, requeueing
+
+        with requeueing():
+            if not _train(plan, options.inexact):
+                raise Stopped
+    elif not _train(plan, options.inexact):
+        # Interrupted, saved and said so: a script must not take it for finished.
+        raise SystemExit(130)
+
+
+def _submit(plan: Plan, workload: str, settings: Sequence[str], options: argparse.Namespace) -> None:
+    """Write the batch script of a run and submit it, or show it."""
+    from stepwell.recipes.slurm import job_name, queued, submit, torchrun_script
+    from stepwell.runs.io import write_atomic
+
+    out = Path(plan.recipe.out)
+    words = [word for word in settings if not word.startswith("out=")]
+    flags = ["--inexact"] if options.inexact else []
+    words = ["train", workload, *words, f"out={out}", "--requeue", *flags]
+    name = job_name(out)
+    script = torchrun_script(words, job_of(options), name, out / "slurm-%j.log")
+    if options.dry_run:
+        print(script, end="")
+        return
+    if name in queued():
+        print(f"{out} is in the queue already, as job {queued()[name]}.")
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomic(out / "slurm.sh", script.encode())
+    print(f"{out}: job {submit(out / 'slurm.sh')}. Next: squeue --me; stepwell watch {out}")
 
 
 def _begin(recipe: Recipe) -> None:
@@ -88,7 +131,8 @@ def _dry_run(plan: Plan) -> None:
         print(f"\n{cost}")
 
 
-def _train(plan: Plan, inexact: bool) -> None:
+def _train(plan: Plan, inexact: bool) -> bool:
+    """Train; returns whether the run came to its end."""
     from stepwell.cli.progress import TrainingProgress
     from stepwell.recipes.run import run_plan
 
@@ -96,11 +140,11 @@ def _train(plan: Plan, inexact: bool) -> None:
     with TrainingProgress(recipe.steps) as progress:
         at = run_plan(plan, inexact=inexact, say=progress.say, progress=progress.at)
     if not at.finished(recipe.limit):
-        # Interrupted, saved and said so: a script must not take it for finished.
-        raise SystemExit(130)
+        return False
     if os.environ.get("RANK", "0") == "0":
         for line in _ending(Path(recipe.out), at.step, at.clock.seconds):
             print(line)
+    return True
 
 
 def _ending(out: Path, step: int, seconds: float) -> Iterator[str]:

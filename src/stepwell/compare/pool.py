@@ -12,13 +12,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
-from stepwell.compare.results import SCORE
+from stepwell.compare.attempt import attempt
 from stepwell.compare.trials import Trial
 from stepwell.recipes.schema import Recipe
-from stepwell.runs.io import write_json
 
 
 @dataclass(frozen=True)
@@ -115,18 +113,8 @@ def _follow(trial: Trial, pipe: Connection, process: Any, events: Any, stop: thr
 
 def _trial(recipe: Recipe, scored: bool, effort: dict[str, int], pipe: Connection) -> None:
     """Train and score one run in this process, sending progress and the ending through the pipe."""
-    import torch
-
-    from stepwell.core.errors import StepwellError
-    from stepwell.recipes.experiment import trained
-    from stepwell.recipes.plan import resolve
-    from stepwell.recipes.run import run_plan
-    from stepwell.recipes.score import Effort, score
-
-    torch.set_num_threads(1)
     # Ctrl-C reaches the whole process group: the study handles it, and asks its runs to save and stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    out = Path(recipe.out)
     started = time.monotonic()
 
     def progress(step: int, values: dict[str, Any]) -> None:
@@ -137,18 +125,6 @@ def _trial(recipe: Recipe, scored: bool, effort: dict[str, int], pipe: Connectio
             # The study was killed: save and stop, so that the next one can open the directory.
             os.kill(os.getpid(), signal.SIGTERM)
 
-    try:
-        if (out / SCORE).exists():
-            (out / SCORE).unlink()  # of a shorter training
-        at = run_plan(resolve(recipe.values()), say=lambda text: None, progress=progress)
-        over = at.finished(recipe.limit)
-        if over and scored:
-            found = score(trained(out), Effort(**effort))
-            write_json(out / SCORE, {"step": at.step, **found})
-        ended = ("done" if over else "interrupted", 1.0, "")
-    except StepwellError as error:
-        ended = ("failed", 1.0, str(error))
-    except Exception as error:  # a failed run must not stop the others, whatever it failed with
-        ended = ("failed", 1.0, f"{type(error).__name__}: {error}")
+    kind, message = attempt(recipe.values(), scored, effort, progress)
     with suppress(OSError):  # the study may be gone
-        pipe.send(ended)
+        pipe.send((kind, 1.0, message))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -82,6 +83,14 @@ class Outcome:
 
 def read(path: Path) -> Outcome:
     """The outcome of a run directory, or an error that says why it has none."""
+    try:
+        return _read(path)
+    except UnreadableRun:
+        # Training may have replaced a file while it was read; what is really wrong still is.
+        return _read(path)
+
+
+def _read(path: Path) -> Outcome:
     settings = _object(path, RECIPE)
     missing = [key for key in ("method", "seed", "steps") if key not in settings]
     if missing:
@@ -133,8 +142,9 @@ def _metrics(path: Path) -> tuple[tuple[dict[str, Any], ...], tuple[str, ...]]:
         with regular_file(path / METRICS).open(encoding="utf-8") as lines:
             for line in lines:
                 number += 1
-                # Most lines are training steps, which no comparison needs: they are not parsed.
-                if not line.endswith("\n") or line.startswith('{"kind": "train"'):
+                # Most lines are training steps, which no comparison needs: they are not parsed. Where
+                # storage is shared, zeros may stand for what another machine has written just now.
+                if not line.endswith("\n") or "\0" in line or line.startswith('{"kind": "train"'):
                     continue
                 record = json.loads(line)
                 if record["kind"] == "evaluation":
@@ -189,10 +199,14 @@ def read_all(paths: Sequence[Path]) -> tuple[list[Outcome], list[LeftOut]]:
 
 def _directories(path: Path) -> list[Path]:
     """Run directories in or below a path, or the path itself if there are none."""
-    inside = {file.parent for name in (RECIPE, METRICS) for file in path.rglob(name)}
-    studies = {file.parent for file in path.rglob(STUDY)}
-    not_results = {study / name for study in studies for name in (TUNING, BASE)}
-    return sorted(run for run in inside if not not_results & {run, *run.parents}) or [path]
+    inside = []
+    for folder, folders, files in os.walk(path):
+        skipped: tuple[str, ...] = (TUNING, BASE) if STUDY in files else ()
+        if RECIPE in files or METRICS in files:
+            inside.append(Path(folder))
+            skipped += ("checkpoints", "samples")
+        folders[:] = [name for name in folders if name not in skipped]
+    return sorted(inside) or [path]
 
 
 _DROPPED = "sampler/"

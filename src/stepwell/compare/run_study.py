@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -19,15 +19,18 @@ from stepwell.runs.io import write_json
 OnStart = Callable[[Sequence[Trial], int], None]
 """(trials about to run, trials finished before)"""
 OnEvent = Callable[[Event], None]
+Launch = Callable[[Sequence[Trial], dict[str, int], int], Iterator[Event]]
+"""Trains trials, at most so many at once, and tells how they go: here (`pool.py`), or on a cluster."""
 
 
 @dataclass
 class Workspace:
-    """Where a study keeps its runs and thin records of them, how many run at once, and what failed."""
+    """Where a study keeps its runs and thin records of them, how they are run, and what failed."""
 
     out: Path
     records: Path | None = None
     workers: int = 1
+    launch: Launch = run_trials
     failures: list[LeftOut] = field(default_factory=list)
 
 
@@ -71,7 +74,7 @@ def _run(
 ) -> None:
     missing = [trial for trial in trials if trial.outcome() is None]
     on_start(missing, len(trials) - len(missing))
-    for event in run_trials(missing, study.effort, workspace.workers):
+    for event in workspace.launch(missing, study.effort, workspace.workers):
         if event.kind in ("failed", "interrupted"):
             reason = event.message or "it was stopped, and saved: run the same command again."
             workspace.failures.append(LeftOut(event.trial.recipe.out, reason))

@@ -206,7 +206,10 @@ def _sheet(run: Outcome, seconds: float) -> Sheet | None:
     if not sheets:
         return None
     _, step, path = min(sheets)
-    picture = base64.b64encode(path.read_bytes()).decode("ascii")
+    try:
+        picture = base64.b64encode(path.read_bytes()).decode("ascii")
+    except FileNotFoundError:  # its run is being moved or deleted
+        return None
     caption = f"{run.method}, seed {run.seed}: step {step}, {times[step]:.0f} training seconds"
     return Sheet(f"data:image/png;base64,{picture}", caption)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from stepwell.recipes.training import (
 )
 from stepwell.runs.directory import ENVIRONMENT, Run, RunError, environment
 from stepwell.runs.io import replacing, write_json
+from stepwell.runs.lock import HEARTBEAT, STALE_AFTER
 from stepwell.train import checkpoint
 from stepwell.train.loop import train
 from stepwell.train.recorder import Hooks, Position
@@ -177,11 +179,21 @@ def _open(out: Path, recipe: Recipe) -> Run:
     try:
         # A decay was planned for a number of steps: with another one, the rate would jump.
         may_change = MAY_CHANGE - {"steps"} if recipe.decays else MAY_CHANGE
-        run.open(recipe.values(), may_change, Recipe().values(), lambda: recipe_in_checkpoint(out))
+        copy = partial(recipe_in_checkpoint, out)
+        run.open(recipe.values(), may_change, Recipe().values(), copy, _patience())
     except RunError as error:
         run.close()
         raise StepwellError(str(error)) from error
     return run
+
+
+def _patience() -> float:
+    """How long to wait for a run that another process holds.
+
+    A job that a scheduler starts again on another machine comes before the lock of the one that died counts
+    as stale.
+    """
+    return STALE_AFTER + 2 * HEARTBEAT if "SLURM_JOB_ID" in os.environ else 0.0
 
 
 def _describe(run: Run, training: Training, class_names: Sequence[str]) -> None:

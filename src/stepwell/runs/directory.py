@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import platform
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-from stepwell.runs.damaged_metrics import recover, whole_until
-from stepwell.runs.io import finite, remove_leftovers, write_json
+from stepwell.runs.io import remove_leftovers, write_json
+from stepwell.runs.lock import Lock, LockError
+from stepwell.runs.metrics_file import MetricsFile
 
 RECIPE, ENVIRONMENT, METRICS = "recipe.json", "environment.json", "metrics.jsonl"
 
@@ -47,8 +48,8 @@ class Run:
         """The settings that it was opened with."""
         self.notes: list[str] = []
         """What was damaged, and what of it could be recovered."""
-        self._metrics: TextIO | None = None
-        self._lock: TextIO | None = None
+        self._metrics: MetricsFile | None = None
+        self._lock: Lock | None = None
 
     def open(
         self,
@@ -56,11 +57,13 @@ class Run:
         may_change: frozenset[str],
         defaults: dict[str, Any] | None = None,
         copy: Callable[[], dict[str, Any] | None] = lambda: None,
+        patience: float = 0.0,
     ) -> None:
         """Create the directory, or resume the run in it.
 
         `defaults` are values of settings that an older recipe does not list; `copy` finds the settings
-        elsewhere if recipe.json is missing or damaged.
+        elsewhere if recipe.json is missing or damaged; `patience` is for how many seconds to wait until
+        another process has left the directory.
         """
         try:
             for folder in (self.path, self.checkpoints, self.samples):
@@ -68,14 +71,14 @@ class Run:
         except OSError as error:
             raise RunError(f"cannot create the run directory {self.path}: {error.strerror}.") from error
         try:
-            self._take_lock()
+            self._take_lock(time.monotonic() + patience)
             before = self._recipe_before(copy)
             if before is not None:
                 self._compare({**(defaults or {}), **before}, recipe, may_change)
             for folder in (self.path, self.checkpoints, self.samples):
                 remove_leftovers(folder)
             write_json(self.path / RECIPE, recipe)
-            self._metrics = (self.path / METRICS).open("a", encoding="utf-8")
+            self._metrics = MetricsFile(self.path / METRICS)
         except OSError as error:
             raise RunError(
                 f"cannot write to the run directory {self.path}: {error.strerror}. Its checkpoints are as "
@@ -102,14 +105,18 @@ class Run:
             )
         return found
 
-    def _take_lock(self) -> None:
-        self._lock = (self.path / ".lock").open("w")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise RunError(
-                f"{self.path} is being written by another process: wait for it, or choose another out=."
-            ) from None
+    def _take_lock(self, deadline: float) -> None:
+        while self._lock is None:
+            try:
+                self._lock = Lock.take(self.path)
+            except LockError as error:
+                if time.monotonic() >= deadline:
+                    raise RunError(
+                        f"{self.path} is in use: {error}; wait for it, or choose another out=."
+                    ) from None
+                time.sleep(1)
+            except OSError as error:
+                raise RunError(f"cannot write to the run directory {self.path}: {error.strerror}.") from error
 
     def _compare(self, before: dict[str, Any], now: dict[str, Any], may_change: frozenset[str]) -> None:
         changed = [
@@ -125,10 +132,8 @@ class Run:
 
     def record(self, values: dict[str, Any]) -> None:
         """Append one line to metrics.jsonl."""
-        assert self._metrics is not None
         try:
-            self._metrics.write(json.dumps(finite(values)) + "\n")
-            self._metrics.flush()
+            self._open_metrics().append(values)
         except OSError as error:
             raise RunError(
                 f"could not write {self.path / METRICS} ({error.strerror}), so training stopped. Checkpoints "
@@ -142,31 +147,45 @@ class Run:
 
     def metrics_bytes(self) -> int:
         """The length of metrics.jsonl in bytes, after flushing it to disk."""
-        assert self._metrics is not None
-        self._metrics.flush()
-        os.fsync(self._metrics.fileno())
-        return self._metrics.tell()
+        return self._open_metrics().length()
 
-    def cut_metrics(self, length: int, step: int) -> None:
-        """Truncate metrics.jsonl to its length at the checkpoint of `step`, which is resumed."""
+    def cut_metrics(self, step: int, recorded: int = 0) -> None:
+        """Forget what was recorded after the checkpoint that is resumed; its last record was of `recorded`."""
+        kept, last, unreadable = self._open_metrics().cut(step)
+        if unreadable or last < recorded:
+            self.notes.append(
+                f"{self.path / METRICS} was cut or edited since the checkpoint of step {step}: {kept} "
+                f"records up to that step are kept, {unreadable} lines could not be read, and curves will "
+                "lack what is missing. The weights and all that follows are not affected."
+            )
+
+    @property
+    def recorded(self) -> int:
+        """The step of the newest record."""
+        return self._open_metrics().newest
+
+    def thin_metrics(self, newest: int, every: int) -> None:
+        """Drop most of the old training records."""
+        self._open_metrics().thin(newest, every)
+
+    def _open_metrics(self) -> MetricsFile:
+        """The metrics, while this process may write them."""
         assert self._metrics is not None
-        path = self.path / METRICS
-        if not whole_until(path, length, step):
-            length, note = recover(path, step)
-            self.notes.append(note)
-            # Another file has its name now.
-            self._metrics.close()
-            self._metrics = path.open("a", encoding="utf-8")
-        self._metrics.truncate(length)
-        self._metrics.seek(length)
+        assert self._lock is not None
+        try:
+            self._lock.require()
+        except LockError as error:
+            raise RunError(f"{self.path} is no longer written by this process: {error}.") from None
+        return self._metrics
 
     def close(self) -> None:
         """Close the metrics and release the lock."""
-        for stream in (self._metrics, self._lock):
-            if stream is not None:
-                # A full disk takes no last line either; it was told when it was written.
-                with suppress(OSError):
-                    stream.close()
+        if self._metrics is not None:
+            # A full disk takes no last line either; it was told when it was written.
+            with suppress(OSError):
+                self._metrics.close()
+        if self._lock is not None:
+            self._lock.release()
 
 
 def records(path: Path) -> Iterator[dict[str, Any]]:

@@ -20,13 +20,14 @@ from stepwell.train.recorder import Clock, Hooks, LoopSettings, Position, Record
 from stepwell.train.restore import restore
 from stepwell.train.step import Training, train_step
 
-SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")
+SIGNALS = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
 SAME_SECONDS = 2.0
 """Signals so close together are one: a terminal and a launcher both send theirs to every process."""
 
 
 class Interrupt:
-    """Catches Ctrl-C, SIGTERM and a lost terminal, so that the step in progress is saved.
+    """Catches Ctrl-C, SIGTERM, SIGUSR1 and a lost terminal, so that the step in progress is saved.
 
     A second one ends the step at once; what is being saved is saved. A signal that is ignored (`nohup`)
     stays ignored.
@@ -127,7 +128,7 @@ def resume(training: Training, run: Run | None, settings: LoopSettings, hooks: H
         )
     if stored is None:
         if run is not None:
-            run.cut_metrics(0, 0)
+            run.cut_metrics(-1)
         return Position(0, Clock())
     world = training.accelerator.num_processes
     if stored.info["world"] != world and not settings.inexact:
@@ -143,7 +144,7 @@ def resume(training: Training, run: Run | None, settings: LoopSettings, hooks: H
         )
     restore(training, stored)
     if run is not None:
-        run.cut_metrics(stored.info["metrics_bytes"], stored.info["step"])
+        run.cut_metrics(stored.info["step"], stored.info.get("recorded", 0))
     hooks.say(f"Resumed at step {stored.info['step']}.")
     if world == stored.info["world"] > 1 and "ranks" not in stored.tree["pacer"]:
         hooks.say(

@@ -14,6 +14,7 @@ from stepwell.core.density import centres
 from stepwell.core.errors import StepwellError
 from stepwell.runs.directory import Limit, Run
 from stepwell.runs.metrics import FORECAST
+from stepwell.runs.metrics_file import WINDOW
 from stepwell.train import checkpoint
 from stepwell.train.sampler_warnings import SamplerWarnings, stayed_at_reference
 from stepwell.train.step import StepReport, Training
@@ -153,6 +154,8 @@ class Recorder:
             **self._forecasts(),
         }
         self.run.record({"kind": "train", **self._position(), **values})
+        if due(self.at.step, self.settings.record_every * WINDOW):
+            self.run.thin_metrics(self.at.step, self.settings.record_every)
         self.hooks.track(values, self.at.step)
         for message in self.at.warnings.check(values):
             self._warn(message)
@@ -241,6 +244,7 @@ class Recorder:
                     **self._position(),
                     "sampler_seconds": self.training.pacer.seconds,
                     "metrics_bytes": self.run.metrics_bytes(),
+                    "recorded": self.run.recorded,
                     "world": self.training.accelerator.num_processes,
                     "data_images": self.settings.data_images,
                     "example_shape": list(self.settings.example_shape),
