@@ -36,11 +36,12 @@ def test_a_cut_drops_later_records_and_torn_lines(tmp_path: Path) -> None:
     file = MetricsFile(path)
     trained(file, 1, 250, 1)
     path.write_bytes(path.read_bytes() + b'{"kind": "train", "step": 7')
-    assert file.cut(199) == 199
+    assert file.cut(199) == (200, 0)
+    assert file.newest == "train 199"
     file.append({"kind": "train", "step": 200, "loss": 2.0})
     assert steps_in(path) == list(range(1, 201))
     assert steps_in(path, "evaluation") == [100]
-    assert file.cut(-1) == 0
+    assert file.cut(-1) == (0, 0)
     file.close()
     assert path.read_bytes() == b""
 

@@ -149,10 +149,11 @@ class Run:
         """The length of metrics.jsonl in bytes, after flushing it to disk."""
         return self._open_metrics().length()
 
-    def cut_metrics(self, step: int, recorded: int = 0) -> None:
-        """Forget what was recorded after the checkpoint that is resumed; its last record was of `recorded`."""
-        kept, last, unreadable = self._open_metrics().cut(step)
-        if unreadable or last < recorded:
+    def cut_metrics(self, step: int, recorded: str = "") -> None:
+        """Forget what came after the checkpoint that is resumed, whose newest record was `recorded`."""
+        metrics = self._open_metrics()
+        kept, unreadable = metrics.cut(step)
+        if unreadable or (recorded and metrics.newest != recorded):
             self.notes.append(
                 f"{self.path / METRICS} was cut or edited since the checkpoint of step {step}: {kept} "
                 f"records up to that step are kept, {unreadable} lines could not be read, and curves will "
@@ -160,8 +161,8 @@ class Run:
             )
 
     @property
-    def recorded(self) -> int:
-        """The step of the newest record."""
+    def recorded(self) -> str:
+        """Kind and step of the newest record."""
         return self._open_metrics().newest
 
     def thin_metrics(self, newest: int, every: int) -> None:

@@ -22,36 +22,36 @@ class MetricsFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._stream = path.open("ab")
-        self.newest = 0
-        """The step of the newest record that was added or found."""
+        self.newest = ""
+        """Kind and step of the newest record that was added or found."""
 
     def append(self, values: dict[str, Any]) -> None:
         """Add a record: its kind and its step first."""
         self._stream.write(f"{json.dumps(finite(values))}\n".encode())
         self._stream.flush()
-        self.newest = values["step"]
+        self.newest = f"{values['kind']} {values['step']}"
 
     def length(self) -> int:
         """Its bytes, after they are on the disk."""
         os.fsync(self._stream.fileno())
         return self._stream.tell()
 
-    def cut(self, step: int) -> tuple[int, int, int]:
+    def cut(self, step: int) -> tuple[int, int]:
         """Drop what was recorded after a step and what cannot be read.
 
-        Returns how many records are left, the last step among them, and how many lines up to there could not
-        be read: a last line may be torn.
+        Returns how many records are left, and how many lines before the last, which may be torn, could not be
+        read.
         """
-        steps = [0]
+        found: list[str] = []
 
         def known(kind: str, recorded: int) -> bool:
             if recorded <= step:
-                steps.append(recorded)
+                found.append(f"{kind} {recorded}")
             return recorded <= step
 
         unreadable = self._keep(known)
-        self.newest = max(steps)
-        return len(steps) - 1, self.newest, unreadable
+        self.newest = found[-1] if found else ""
+        return len(found), unreadable
 
     def thin(self, newest: int, every: int) -> None:
         """Drop training records by their age at step `newest` of a run that records one in `every` steps.

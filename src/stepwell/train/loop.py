@@ -144,7 +144,7 @@ def resume(training: Training, run: Run | None, settings: LoopSettings, hooks: H
         )
     restore(training, stored)
     if run is not None:
-        run.cut_metrics(stored.info["step"], stored.info.get("recorded", 0))
+        run.cut_metrics(stored.info["step"], str(stored.info.get("recorded", "")))
     hooks.say(f"Resumed at step {stored.info['step']}.")
     if world == stored.info["world"] > 1 and "ranks" not in stored.tree["pacer"]:
         hooks.say(
