@@ -46,7 +46,7 @@ def counted(found: list[tuple[Case, Result]]) -> str:
 def wrong(found: list[tuple[Case, Result]]) -> list[str]:
     """What must not be, one line each."""
     return [
-        f"{result.outcome} ({result.seconds:.1f} s, {case.family}): stepwell {_brief(case.words)}: {result.detail}"
+        f"{result.outcome} ({result.seconds:.1f} s, {case.family}): {_brief(case.words)}: {result.detail}"
         for case, result in found
         if result.outcome in WRONG
     ]
