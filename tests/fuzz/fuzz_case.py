@@ -70,9 +70,9 @@ def run_case(case: Case, home: Path, place: Path) -> Result:
     out, err = io.StringIO(), io.StringIO()
     started = time.process_time()
     try:
-        if case.prepare is not None:
-            case.prepare(place)
         with _quiet(out, err), _alarm(place), _bounded_memory(), _alone():
+            if case.prepare is not None:
+                case.prepare(place)
             code, detail = _called(case.words)
     finally:
         os.chdir(before)

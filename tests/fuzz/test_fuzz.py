@@ -90,7 +90,11 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as top:
         os.environ["STEPWELL_CACHE"] = f"{top}/cache"
         made, started = make_home(Path(top) / "home"), time.monotonic()
-        found = list(fuzz(made, Path(top), int(sys.argv[1]), int(sys.argv[2])))
+        found = []
+        for one in fuzz(made, Path(top), int(sys.argv[1]), int(sys.argv[2])):
+            found.append(one)
+            if len(found) % 100 == 0:
+                print(counted(found), file=sys.stderr, flush=True)
         print("\n".join([*wrong(found), counted(found), f"{time.monotonic() - started:.0f} s"]))
         families = Counter((case.family, result.outcome) for case, result in found)
         for (family, outcome), times in sorted(families.items()):
