@@ -26,7 +26,7 @@ Outcome = Literal["accepted", "one sentence", "traceback", "silent", "slow"]
 OUTCOMES: tuple[Outcome, ...] = ("accepted", "one sentence", "traceback", "silent", "slow")
 SLOW_SECONDS = 5.0
 """Of processor time: another process on the machine does not make a case slow."""
-_HANGS_AFTER = 20
+_HANGS_AFTER = 60
 _MEMORY = 6 << 30
 """Bytes that a case may take on top of what the process has."""
 _LONGEST = 4000
@@ -70,9 +70,9 @@ def run_case(case: Case, home: Path, place: Path) -> Result:
     out, err = io.StringIO(), io.StringIO()
     started = time.process_time()
     try:
-        if case.prepare is not None:
-            case.prepare(place)
         with _quiet(out, err), _alarm(place), _bounded_memory(), _alone():
+            if case.prepare is not None:
+                case.prepare(place)
             code, detail = _called(case.words)
     finally:
         os.chdir(before)
@@ -85,8 +85,8 @@ def _called(words: tuple[str, ...]) -> tuple[object, str]:
     """The exit code, or "raised" and "hangs", with the traceback."""
     try:
         return main(list(words)), ""
-    except SystemExit as exit:
-        return 0 if exit.code is None else exit.code, ""
+    except SystemExit as ended:
+        return 0 if ended.code is None else ended.code, ""
     except Hangs:
         return "hangs", _where(traceback.format_exc())
     except KeyboardInterrupt:

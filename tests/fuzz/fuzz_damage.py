@@ -177,7 +177,8 @@ def npz_of(path: Path, draw: Random) -> None:
         np.zeros((0, 16, 16), np.uint8), np.zeros((4, 16, 16), np.float64), np.zeros(4), np.array(5),
         np.zeros((4, 16, 16, 7), np.uint8), np.array(["a", "b"]), np.zeros((4, 0, 16), np.uint8),
         np.full(64, np.nan), np.full((64, 64), np.nan), -np.eye(64), np.zeros((64, 64), complex), np.eye(3),
-        np.array([2**63], np.uint64), np.zeros((1, 1, 1, 1, 1, 1), np.uint8), np.full(40, -1), np.zeros((2, 1)),
+        np.array([2**63], np.uint64), np.zeros((1, 1, 1, 1, 1, 1), np.uint8), np.full(40, -1), np.zeros((2,
+        1)),
         np.arange(64 * 64.0).reshape(64, 64), np.full((64, 64), 1e200), np.full(40, 10**12),
     ]  # fmt: skip
     stored = {key: value for key, value in _arrays(path).items() if key != name or draw.random() < 0.2}

@@ -1,4 +1,5 @@
-"""Commands that read damaged files: recipes, studies, methods, runs, checkpoints, data, latents, statistics."""
+"""Commands that read damaged files: recipes, studies, methods, runs, checkpoints, data, latents,
+statistics."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ def toml_file(draw: Random) -> Case:
             ("analyze", "densities", "uniform"), ("compare", "small.toml", "--dry-run"),
         ),
         "method.toml": (
-            (*SMALL, "method=method.toml", "--settings"), ("compare", "small.toml", "methods=method.toml", "--dry-run"),
+            (*SMALL, "method=method.toml", "--settings"), ("compare", "small.toml", "methods=method.toml",
+            "--dry-run"),
             ("analyze", "densities", "method.toml"),
         ),
         "study.toml": (("compare", "study.toml", "--dry-run"),),
@@ -59,11 +61,16 @@ def wrong_toml(draw: Random) -> Case:
     """A method or study file that cannot be meant."""
     methods = (
         "[samplr]\nname = 'speed'\n", "sampler = 'speed'\n", "sampler = 5\n", "[sampler]\nmean = 1.0\n",
-        "[sampler]\nname = 5\n", "[sampler]\nname = 'uniform'\nname_ = 1\n", "[sampler]\nname = 'uniform'\nmean = 1\n",
-        "[sampler]\nname='logit-normal'\nmean = nan\n", "[sampler]\nname='logit-normal'\nas_published = 'no'\n",
-        "[sampler]\nname='logit-normal'\nstd = inf\n", "[sampler]\nname='neyman'\nunbiased = 'no'\n", "steps = 5\n",
-        "[weighting]\nname = 'min-snr'\ngamma = nan\n", "[[sampler]]\nname = 'uniform'\n", "name = 'uniform'\n", "",
-        "[sampler]\nname='beta'\nalpha=1e308\n", "[sampler]\nname = 'nosuch'\n", "[sampler.x]\nname='speed'\n",
+        "[sampler]\nname = 5\n", "[sampler]\nname = 'uniform'\nname_ = 1\n",
+        "[sampler]\nname = 'uniform'\nmean = 1\n",
+        "[sampler]\nname='logit-normal'\nmean = nan\n",
+        "[sampler]\nname='logit-normal'\nas_published = 'no'\n",
+        "[sampler]\nname='logit-normal'\nstd = inf\n", "[sampler]\nname='neyman'\nunbiased = 'no'\n",
+        "steps = 5\n",
+        "[weighting]\nname = 'min-snr'\ngamma = nan\n", "[[sampler]]\nname = 'uniform'\n",
+        "name = 'uniform'\n", "",
+        "[sampler]\nname='beta'\nalpha=1e308\n", "[sampler]\nname = 'nosuch'\n",
+        "[sampler.x]\nname='speed'\n",
         "[sampler]\nname = 'neyman'\nstrata = 99999999\n", "[process]\nname = 'linear'\n",
     )  # fmt: skip
     whole = 'methods = ["uniform", "min-snr"]\nworkloads = ["small.toml"]\n'
@@ -77,23 +84,32 @@ def wrong_toml(draw: Random) -> Case:
         f"{whole}seeds = 'x'\n", f"{whole}seeds = [1.5]\n", f"{whole}[settings]\nlr = nan\n",
         f"{whole}[settings]\nmethod = 'speed'\n", f"{whole}[settings]\nseed = 3\n", f"{whole}metric = []\n",
         f"{whole}[settings]\nout = 'x'\n", f"{whole}[settings]\nnosuch = 1\n", f"{whole}[workload]\nx = 5\n",
-        f"{whole}[workload.x]\nrecipe = 5\n", f"{whole}[base]\nsteps = 1\n", f"{whole}[base]\nrecipe = 'nosuch'\n",
+        f"{whole}[workload.x]\nrecipe = 5\n", f"{whole}[base]\nsteps = 1\n",
+        f"{whole}[base]\nrecipe = 'nosuch'\n",
         f"{whole}[against]\nmin-snr = 5\n", f"{whole}[judged_by]\nmin-snr = []\n", f"{whole}baseline = []\n",
         "methods = 5\nworkloads = ['small.toml']\n", "methods = [5]\nworkloads = ['small.toml']\n",
-        "methods = ['uniform']\nworkloads = 5\n", "methods = ['uniform']\nworkloads = [5]\n", f"{whole}nosuch = 1\n",
+        "methods = ['uniform']\nworkloads = 5\n", "methods = ['uniform']\nworkloads = [5]\n",
+        f"{whole}nosuch = 1\n",
         "methods = [[]]\nworkloads = ['small.toml']\n", "methods = {}\nworkloads = ['small.toml']\n",
-        f"{whole}[settings]\nclip = inf\n", f"{whole}[settings]\nweight_decay = nan\n", f"{whole}command = 5\n",
-        f"{whole}[effort]\ngenerated = nan\n", f"{whole}[effort]\nnosuch = 1\n", f"{whole}[effort]\nsteps = 1e3\n",
+        f"{whole}[settings]\nclip = inf\n", f"{whole}[settings]\nweight_decay = nan\n",
+        f"{whole}command = 5\n",
+        f"{whole}[effort]\ngenerated = nan\n", f"{whole}[effort]\nnosuch = 1\n",
+        f"{whole}[effort]\nsteps = 1e3\n",
         f"{whole}seeds = 1000000\n", f"{whole}[workload.'small.toml']\nmethod = 'speed'\n",
     )  # fmt: skip
     workloads = tuple(
         f'data = "images.npz"\nmodel = "micro"\n{line}\n'
         for line in (
-            "lr = nan", "weight_decay = nan", "seconds = nan", "seconds = inf", "guidance = nan", "clip = inf",
-            "ema = nan", "beta1 = nan", "dropout = nan", "steps = 1e3", "steps = nan", "labels = 'no'", "labels = 1",
-            "out = 2024_01_15", "out = 1e3", "out = 5", "method = 5", "method = []", "process = 5", "size = []",
-            f"lr = {'9' * 400}", f"steps = {'9' * 400}", "seed = -1", "data_ = 1", "[data]", "only_classes = {}",
-            "bands = 1000000", "batch = 99999999999", "method = 'beta:alpha=1e308'", "flips = 'yes'", "tracker = 5",
+            "lr = nan", "weight_decay = nan", "seconds = nan", "seconds = inf", "guidance = nan",
+            "clip = inf",
+            "ema = nan", "beta1 = nan", "dropout = nan", "steps = 1e3", "steps = nan", "labels = 'no'",
+            "labels = 1",
+            "out = 2024_01_15", "out = 1e3", "out = 5", "method = 5", "method = []", "process = 5",
+            "size = []",
+            f"lr = {'9' * 400}", f"steps = {'9' * 400}", "seed = -1", "data_ = 1", "[data]",
+            "only_classes = {}",
+            "bands = 1000000", "batch = 99999999999", "method = 'beta:alpha=1e308'", "flips = 'yes'",
+            "tracker = 5",
         )
     )  # fmt: skip
     file, texts, words = draw.choice(
@@ -180,7 +196,8 @@ def checkpoint_file(draw: Random) -> Case:
 
 def data_file(draw: Random) -> Case:
     """Arrays and pictures that are none, or not what they announce."""
-    arrays: Sequence[Damage] = (fuzz_damage.npz_of, fuzz_damage.npz_of, fuzz_damage.bytes_of, fuzz_damage.kind_of,
+    arrays: Sequence[Damage] = (fuzz_damage.npz_of, fuzz_damage.npz_of, fuzz_damage.bytes_of,
+    fuzz_damage.kind_of,
                                 fuzz_damage.bomb)  # fmt: skip
     pictures: Sequence[Damage] = (fuzz_damage.picture, fuzz_damage.bytes_of, fuzz_damage.kind_of)
     if draw.random() < 0.6:

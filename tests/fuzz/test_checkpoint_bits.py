@@ -1,4 +1,4 @@
-"""One flipped bit of a checkpoint is noticed, or changes nothing of what is read: never silently different."""
+"""One flipped bit of a checkpoint is noticed, or changes nothing of what is read."""
 
 from __future__ import annotations
 

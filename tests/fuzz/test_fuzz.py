@@ -46,7 +46,7 @@ def counted(found: list[tuple[Case, Result]]) -> str:
 def wrong(found: list[tuple[Case, Result]]) -> list[str]:
     """What must not be, one line each."""
     return [
-        f"{result.outcome} ({result.seconds:.1f} s, {case.family}): stepwell {_brief(case.words)}: {result.detail}"
+        f"{result.outcome} ({result.seconds:.1f} s, {case.family}): {_brief(case.words)}: {result.detail}"
         for case, result in found
         if result.outcome in WRONG
     ]
@@ -90,7 +90,11 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as top:
         os.environ["STEPWELL_CACHE"] = f"{top}/cache"
         made, started = make_home(Path(top) / "home"), time.monotonic()
-        found = list(fuzz(made, Path(top), int(sys.argv[1]), int(sys.argv[2])))
+        found = []
+        for one in fuzz(made, Path(top), int(sys.argv[1]), int(sys.argv[2])):
+            found.append(one)
+            if len(found) % 100 == 0:
+                print(counted(found), file=sys.stderr, flush=True)
         print("\n".join([*wrong(found), counted(found), f"{time.monotonic() - started:.0f} s"]))
         families = Counter((case.family, result.outcome) for case, result in found)
         for (family, outcome), times in sorted(families.items()):
