@@ -15,6 +15,7 @@ from stepwell.core.density import Uniform
 from stepwell.core.errors import StepwellError, Unsupported
 from stepwell.core.memory import memory_watched
 from stepwell.core.ranks import neighbours_watched
+from stepwell.core.reading import Unreadable
 from stepwell.generate.images import generate
 from stepwell.generate.sheets import as_tensor
 from stepwell.generate.super_resolution import sample_sheet
@@ -130,7 +131,11 @@ def _as_begun(plan: Plan, out: Path) -> Plan:
     The digest of the weights it started from, which it does not need any more, and settings that followed its
     number of steps: it may be continued with more.
     """
-    saved = saved_recipe(out)
+    try:
+        saved = saved_recipe(out)
+    except Unreadable:
+        # Opening the run tells that its recipe is damaged.
+        return plan
     if saved is None:
         return plan
     settled = {name: getattr(saved, name) for name in plan.followed_from}
