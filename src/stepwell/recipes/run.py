@@ -11,9 +11,10 @@ import torch
 
 from stepwell.core.density import Uniform
 from stepwell.core.errors import StepwellError, Unsupported
-from stepwell.core.ranks import neighbours_watched
+from stepwell.core.neighbours import neighbours_watched
 from stepwell.generate.images import generate
 from stepwell.generate.super_resolution import sample_sheet
+from stepwell.recipes.agreement import require_agreement
 from stepwell.recipes.experiment import Experiment, experiment
 from stepwell.recipes.load import saved_recipe
 from stepwell.recipes.plan import Plan
@@ -53,6 +54,7 @@ def run_plan(
     trackers = None if plan.recipe.tracker == "none" else plan.recipe.tracker
     accelerator = accelerator_of(plan.recipe, log_with=trackers, project_dir=str(out))
     made = experiment(_with_known_start(plan, out), start=not any(checkpoint.steps(out / "checkpoints")))
+    require_agreement(made)
     recipe, leads = made.recipe, accelerator.is_main_process
     run = _open(out, recipe) if leads else None
     try:

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from accelerate import Accelerator, DistributedDataParallelKwargs
+from accelerate import Accelerator, DistributedDataParallelKwargs, InitProcessGroupKwargs
 from torch import Tensor, nn
 
-from stepwell.core.ranks import worker_group
+from stepwell.core.ranks import PATIENCE, join_restarted, worker_group
 from stepwell.core.tick import Tick, stream_key
 from stepwell.data.batches import Batches, Prefetched
 from stepwell.evaluate.bands import HeldOutLoss
@@ -35,7 +35,10 @@ def accelerator_of(recipe: Recipe, **more: Any) -> Accelerator:
     # Otherwise DDP puts gradients in another order after its first step: from three ranks on sums then round
     # differently, and a resumed run, whose first step is another one, would not be the same bit for bit.
     ddp = DistributedDataParallelKwargs(find_unused_parameters=True)
-    return Accelerator(cpu=on_cpu(), mixed_precision=recipe.precision, kwargs_handlers=[ddp], **more)
+    # No rank is given up because another one evaluates for hours: core/neighbours.py knows who is alive.
+    patient = InitProcessGroupKwargs(timeout=PATIENCE)
+    join_restarted("nccl" if torch.cuda.is_available() else "gloo")
+    return Accelerator(cpu=on_cpu(), mixed_precision=recipe.precision, kwargs_handlers=[ddp, patient], **more)
 
 
 def training_of(experiment: Experiment, accelerator: Accelerator) -> Training:

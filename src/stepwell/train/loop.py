@@ -13,9 +13,9 @@ from accelerate.utils import broadcast_object_list
 
 from stepwell.runs.directory import Run
 from stepwell.train import checkpoint
-from stepwell.train.recorder import Clock, Hooks, LoopSettings, Position, Recorder, TrainingStopped, due
+from stepwell.train.recorder import Clock, Hooks, LoopSettings, Position, Recorder, due
 from stepwell.train.restore import restore
-from stepwell.train.step import Training, train_step
+from stepwell.train.step import Training, TrainingStopped, train_step
 
 
 class Interrupt:
@@ -65,9 +65,11 @@ def train(training: Training, run: Run | None, settings: LoopSettings, hooks: Ho
         while not over:
             report = train_step(training, at.step)
             at.step += 1
-            recorder.check(report)
+            recorder.check_own(report)
             # Ranks have their own clocks: whether time is up is agreed upon, as an interruption is.
             interrupted, over = interrupt.agree(at.finished(settings.limit))
+            # Only now: a loss that is not finite on one rank is in everyone's gradient, and is that rank's.
+            recorder.check(report)
             if due(at.step, settings.record_every) or over:
                 recorder.record(report)
             if due(at.step, settings.evaluate_every) or over:

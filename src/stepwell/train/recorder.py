@@ -11,19 +11,14 @@ from typing import Any
 import torch
 
 from stepwell.core.density import centres
-from stepwell.core.errors import StepwellError
 from stepwell.runs.directory import Limit, Run
 from stepwell.runs.metrics import FORECAST
 from stepwell.train import checkpoint
 from stepwell.train.sampler_warnings import SamplerWarnings
-from stepwell.train.step import StepReport, Training
+from stepwell.train.step import StepReport, Training, TrainingStopped, require_finite
 
 DENSITY_POINTS = 50
 """Unit times at which an evaluation records the sampler's density."""
-
-
-class TrainingStopped(StepwellError):
-    """Training cannot go on; what was saved is still good."""
 
 
 class Clock:
@@ -109,28 +104,27 @@ class Recorder:
         self._forecast = ""
         self._report: StepReport | None = None
 
-    def check(self, report: StepReport) -> None:
-        """Stop at a loss that is not finite, while the last checkpoint is still good; show progress."""
+    def check_own(self, report: StepReport) -> None:
+        """Stop if this rank's loss is not finite, while the last checkpoint is still good."""
         self._report = report
-        # Reading a value costs nothing on the CPU; on a GPU it would wait for the device in every step.
-        if report.loss.device.type == "cpu" or due(self.at.step, self.settings.record_every):
-            self._require_finite(report)
+        if self._readable(report):
+            self._require(report, report.loss.isfinite())
+
+    def check(self, report: StepReport) -> None:
+        """Stop at a gradient that is not finite though all ranks' losses are; show progress."""
+        if self._readable(report):
+            self._require(report, report.gradient_norm.isfinite())
         now = time.perf_counter()
         if now - self._last_progress > 0.2:
             self._last_progress = now
             self.hooks.progress(self.at.step, {**report.progress(), "forecast": self._forecast})
 
-    def _require_finite(self, report: StepReport) -> None:
-        if bool(torch.isfinite(report.loss) & torch.isfinite(report.gradient_norm)):
-            return
-        bad = ~torch.isfinite(report.losses)
-        u = report.u[bad] if bool(bad.any()) else report.u
-        times = [f"{time:g}" for time in self.training.objective.process.time(u[:8]).tolist()]
-        shown = ", ".join(times + ["..."] * (len(u) > 8))
-        raise TrainingStopped(
-            f"the loss or its gradient is not finite at step {self.at.step} (timesteps {shown}). Checkpoints "
-            "before it are good: go on from there with a lower lr=, more warm_up_steps= or clip=."
-        )
+    def _readable(self, report: StepReport) -> bool:
+        # Reading a value costs nothing on the CPU; on a GPU it would wait for the device in every step.
+        return report.loss.device.type == "cpu" or due(self.at.step, self.settings.record_every)
+
+    def _require(self, report: StepReport, finite: torch.Tensor) -> None:
+        require_finite(self.training, self.at.step, finite, report.u, report.losses)
 
     def record(self, report: StepReport) -> None:
         """One line of metrics."""
@@ -196,7 +190,7 @@ class Recorder:
     def save(self) -> None:
         """Write a checkpoint on rank 0: every rank holds the same state, but for parts of its pacer's."""
         if self._report is not None:
-            self._require_finite(self._report)
+            self._require(self._report, self._report.loss.isfinite() & self._report.gradient_norm.isfinite())
         with self.at.clock.paused():
             pacer = self.training.pacer.gathered_state_dict()
             if self.run is not None:

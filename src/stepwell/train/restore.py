@@ -9,8 +9,7 @@ from torch import Tensor
 
 from stepwell.core.tensors import to_device
 from stepwell.train.checkpoint import Checkpoint
-from stepwell.train.recorder import TrainingStopped
-from stepwell.train.step import Training
+from stepwell.train.step import Training, TrainingStopped
 
 Shape = tuple[int, ...]
 
