@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from itertools import count
 
-from torch import distributed as dist
+from torch.distributed import DistError, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from stepwell.core.errors import InvalidParameter, RankLost
 
@@ -54,7 +54,7 @@ def neighbours_watched() -> Iterator[None]:
     except RankLost:
         raise
     except RuntimeError as error:
-        if not (isinstance(error, dist.DistError) or any(words in str(error).lower() for words in _LOST)):
+        if not (isinstance(error, DistError) or any(words in str(error).lower() for words in _LOST)):
             neighbours.tell(error)
             raise
         raise RankLost(neighbours.who_is_lost(error)) from error
@@ -144,7 +144,7 @@ class Neighbours:
         wait = timedelta(seconds=START * self._seconds)
         try:
             # A connection of its own: the group's is busy while the main thread waits in it.
-            store = dist.PrefixStore(self._prefix, dist.TCPStore(host, port, is_master=False, timeout=wait))
+            store = PrefixStore(self._prefix, TCPStore(host, port, is_master=False, timeout=wait))
             beats = _Beats(store, self._rank, self._world, self._seconds)
             while not self._closing.is_set():
                 beats.beat()
@@ -193,7 +193,7 @@ _GO_ON = "What was saved is good: run the same command again to go on."
 class _Beats:
     """The ranks' counters in the store, and when each was seen to change."""
 
-    def __init__(self, store: dist.Store, rank: int, world: int, seconds: float) -> None:
+    def __init__(self, store: Store, rank: int, world: int, seconds: float) -> None:
         self._store, self._rank, self._world, self._seconds = store, rank, world, seconds
         self._seen: dict[int, tuple[int, float]] = {}
 
@@ -229,12 +229,12 @@ class _Beats:
     def sentence(self, mine: str) -> str:
         """The first sentence that any rank wrote, this one's among them."""
         if mine:
-            return self._store.compare_set("ended", "", mine).decode()
-        return self._store.get("ended").decode() if self._store.check(["ended"]) else ""
+            return str(self._store.compare_set("ended", "", mine), "utf-8")
+        return str(self._store.get("ended"), "utf-8") if self._store.check(["ended"]) else ""
 
 
 RANK_0_FIRST = 10.0
-"""Seconds that other ranks wait before they speak: if rank 0 says the same, a launcher ends them meanwhile."""
+"""Seconds that other ranks wait before they speak: if rank 0 says the same, a launcher ends them then."""
 
 
 def wait_for_rank_0(rank: int, sentence: str) -> None:

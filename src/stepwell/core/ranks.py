@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 from torch import distributed as dist
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from stepwell.core.errors import Unsupported
 from stepwell.core.neighbours import neighbours_watched, store_of_launcher
@@ -103,8 +104,8 @@ def join_restarted(backend: str) -> None:
         return
     rank, world, port = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
     keeps_store = rank == 0 and not store_of_launcher()
-    store = dist.TCPStore(os.environ["MASTER_ADDR"], port, is_master=keeps_store, multi_tenant=True)
-    own = dist.PrefixStore(f"attempt {attempt}", store)
+    store = TCPStore(os.environ["MASTER_ADDR"], port, is_master=keeps_store, multi_tenant=True)
+    own = PrefixStore(f"attempt {attempt}", store)
     dist.init_process_group(backend, store=own, rank=rank, world_size=world, timeout=PATIENCE)
 
 

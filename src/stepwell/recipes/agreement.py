@@ -1,4 +1,4 @@
-"""Whether all ranks of a launch train the same thing: recipe, data and versions, compared before they start."""
+"""Whether all ranks of a launch train the same thing: recipe, data and versions, compared at the start."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ import torch
 from stepwell.core.density import Uniform
 from stepwell.core.errors import StepwellError, Unsupported
 from stepwell.core.neighbours import neighbours_watched
+from stepwell.core.ranks import of_every_rank
 from stepwell.generate.images import generate
 from stepwell.generate.super_resolution import sample_sheet
 from stepwell.recipes.agreement import require_agreement
@@ -76,8 +77,8 @@ def run_plan(
         at = train(training, run, loop_settings(made, accelerator.num_processes, inexact), hooks)
         if at.finished(recipe.limit):
             quiet(f"Forecast: {training.pacer.forecast()}.")
-        if run is not None and recipe.samples and at.finished(recipe.limit):
-            _sample(made, training, run, at, quiet)
+        if (leads or training.sharded) and recipe.samples and at.finished(recipe.limit):
+            _sample(made, training, leads, out, at, quiet)
         if trackers:
             accelerator.end_training()
         return at
@@ -87,18 +88,13 @@ def run_plan(
 
 
 def require_whole_networks() -> None:
-    """Refuse launches that split the network: EMA, checkpoints and evaluation need all of it.
-
-    Left alone, a run under FSDP2 would end at its first evaluation: rank 0 cannot put the EMA weights in
-    place, and the others report a lost connection. Before accelerate is asked, which fails here without GPUs.
-    """
+    """Refuse launches that split the network in their own way: sharding=full is ours."""
     for name, variable in _SHARDING.items():
         if os.environ.get(variable, "").lower() == "true":
             raise Unsupported(
-                f"this launch asks for {name}, and `stepwell train` keeps the whole network on every GPU "
-                "(DDP): launch without it (accelerate: --multi_gpu; torchrun as it is), with a smaller batch "
-                "and more accumulate if memory is short. A network that fits no GPU trains in a loop of your "
-                "own with stepwell.Pacer, which supports fully_shard: see docs/scale.md."
+                f"this launch asks for {name}, and `stepwell train` splits networks itself: launch without "
+                "it (accelerate: --multi_gpu; torchrun as it is), with sharding=full if the network does not "
+                "fit on one GPU. See docs/scale.md."
             )
 
 
@@ -148,10 +144,10 @@ def _describe(run: Run, training: Training) -> None:
     write_json(run.path / ENVIRONMENT, facts)
 
 
-def _sample(made: Experiment, training: Training, run: Run, at: Position, say: Say) -> None:
-    """A sheet of images of the EMA weights, all classes in turn."""
-    path = run.samples / f"step-{at.step:09d}.png"
-    if path.exists():
+def _sample(made: Experiment, training: Training, leads: bool, out: Path, at: Position, say: Say) -> None:
+    """A sheet of images of the EMA weights, all classes in turn; of a sharded network all ranks make it."""
+    path = out / "samples" / f"step-{at.step:09d}.png"
+    if all(of_every_rank(path.exists())) if training.sharded else path.exists():
         return
     network, request = training.network, made.request(made.recipe.samples)
     if request.solver != made.recipe.solver:
@@ -160,7 +156,8 @@ def _sample(made: Experiment, training: Training, run: Run, at: Position, say: S
     with training.ema.in_place():
         images = torch.cat(list(generate(network, made.process, request, made.decode)))
     network.train()
-    sample_sheet(images, request.ground_truth).save(path)
+    if leads:
+        sample_sheet(images, request.ground_truth).save(path)
 
 
 def with_out(plan: Plan, workload: str) -> Plan:

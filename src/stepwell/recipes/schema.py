@@ -14,6 +14,9 @@ from stepwell.models.registry import MODELS
 from stepwell.runs.directory import Limit
 from stepwell.train.learning_rate import SCHEDULES
 
+SHARDING = ("none", "full")
+"""How a network lies on several ranks."""
+
 TRACKERS = ("tensorboard", "wandb", "trackio", "aim", "mlflow", "comet_ml", "clearml", "dvclive", "swanlab")
 """The trackers that accelerate knows; each is also the name of its package."""
 
@@ -164,6 +167,13 @@ class Recipe:
     precision: str = setting("no", "no (float32), bf16 or fp16", one_of("no", "bf16", "fp16"))
     channels_last: bool = setting(False, "memory format of images")
     compile: bool = setting(False, "torch.compile the network")
+    sharding: str = setting(
+        "none",
+        "none: each rank holds the whole network (DDP); full: a part of it (FSDP)",
+        one_of(*SHARDING),
+        may_change=True,
+        defines_result=False,
+    )
 
     record_every: int = output_setting(50, "steps between lines of metrics", above(0))
     evaluate_every: int = setting(500, "steps between evaluations; 0: never", at_least(0), compared=True)

@@ -22,6 +22,7 @@ from stepwell.runs.metrics import QUADRATURE, loss
 from stepwell.train.ema import Ema
 from stepwell.train.learning_rate import LearningRate
 from stepwell.train.recorder import LoopSettings
+from stepwell.train.sharding import shard
 from stepwell.train.step import Training
 
 
@@ -47,15 +48,23 @@ def training_of(experiment: Experiment, accelerator: Accelerator) -> Training:
     network: nn.Module = experiment.denoiser
     if recipe.channels_last:
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    sharded = recipe.sharding == "full"
+    if sharded:
+        # For its device and autocast only: accelerate would wrap it in DDP.
+        network = accelerator.prepare_model(network, evaluation_mode=True)
+        shard(network, accelerator.device.type, accelerator.num_processes)
     kind = torch.optim.AdamW if recipe.optimizer == "adamw" else torch.optim.Adam
-    optimizer = kind(
+    optimizer: Any = kind(
         [parameter for parameter in network.parameters() if parameter.requires_grad],
         lr=recipe.lr,
         betas=(recipe.beta1, recipe.beta2),
         weight_decay=recipe.weight_decay,
         fused=True,
     )
-    prepared, optimizer = accelerator.prepare(network, optimizer)
+    if sharded:
+        prepared, optimizer = network, accelerator.prepare_optimizer(optimizer)
+    else:
+        prepared, optimizer = accelerator.prepare(network, optimizer)
     bare = accelerator.unwrap_model(prepared)
 
     def loss_at(x0: Tensor, noise: Tensor, u: Tensor, condition: Any) -> Tensor:
@@ -87,6 +96,7 @@ def training_of(experiment: Experiment, accelerator: Accelerator) -> Training:
         clip=recipe.clip,
         channels_last=recipe.channels_last,
         conditioning=experiment.conditioning,
+        sharded=sharded,
     )
 
 

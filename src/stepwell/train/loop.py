@@ -14,7 +14,7 @@ from accelerate.utils import broadcast_object_list
 from stepwell.runs.directory import Run
 from stepwell.train import checkpoint
 from stepwell.train.recorder import Clock, Hooks, LoopSettings, Position, Recorder, due
-from stepwell.train.restore import restore
+from stepwell.train.restore import like, restore
 from stepwell.train.step import Training, TrainingStopped, train_step
 
 
@@ -56,8 +56,9 @@ class Interrupt:
 
 def train(training: Training, run: Run | None, settings: LoopSettings, hooks: Hooks) -> Position:
     """Train until the limit is reached, from the newest checkpoint if there is one; `run` on rank 0 only."""
-    at = resume(training, run, settings, hooks)
-    recorder = Recorder(training, run, settings, hooks, at)
+    folder = checkpoint_folder(training, run)
+    at = resume(training, run, folder, settings, hooks)
+    recorder = Recorder(training, run, folder, settings, hooks, at)
     if at.step == 0:
         recorder.evaluate()
     over = at.finished(settings.limit)
@@ -82,10 +83,11 @@ def train(training: Training, run: Run | None, settings: LoopSettings, hooks: Ho
     return at
 
 
-def resume(training: Training, run: Run | None, settings: LoopSettings, hooks: Hooks) -> Position:
+def resume(
+    training: Training, run: Run | None, folder: Path, settings: LoopSettings, hooks: Hooks
+) -> Position:
     """Continue from the newest good checkpoint; every rank reads the same one."""
-    folder = checkpoint_folder(training, run)
-    stored, damaged = checkpoint.newest(folder)
+    stored, damaged = checkpoint.newest(folder, like(training) if training.sharded else None)
     for message in damaged:
         hooks.say(f"Passing over {message}")
     if stored is None and damaged:
@@ -101,6 +103,12 @@ def resume(training: Training, run: Run | None, settings: LoopSettings, hooks: H
         raise TrainingStopped(
             f"the run was trained by {stored.info['world']} processes and cannot go on exactly with {world}: "
             "use as many, or add --inexact to go on with other draws."
+        )
+    if stored.info.get("sharded", False) != training.sharded and not settings.inexact:
+        before, now = ("full", "none") if stored.info.get("sharded", False) else ("none", "full")
+        raise TrainingStopped(
+            f"the run was trained with sharding={before} and cannot go on exactly with sharding={now}, which "
+            f"adds gradients in another order: write sharding={before}, or add --inexact."
         )
     if stored.info["data_images"] != settings.data_images and not settings.inexact:
         raise TrainingStopped(

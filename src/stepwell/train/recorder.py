@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -97,9 +98,16 @@ class Recorder:
     """What happens between steps: rank 0 writes, the others wait."""
 
     def __init__(
-        self, training: Training, run: Run | None, settings: LoopSettings, hooks: Hooks, at: Position
+        self,
+        training: Training,
+        run: Run | None,
+        folder: Path,
+        settings: LoopSettings,
+        hooks: Hooks,
+        at: Position,
     ) -> None:
         self.training, self.run, self.settings, self.hooks, self.at = training, run, settings, hooks, at
+        self._folder = folder
         self._last_progress = 0.0
         self._forecast = ""
         self._report: StepReport | None = None
@@ -155,12 +163,13 @@ class Recorder:
             if self.at.step and due(self.at.step, self.settings.evaluate_every):
                 with self.training.ema.in_place():
                     self.hooks.measure(self.at.step)
-            if self.run is not None:
+            if self.run is not None or self.training.sharded:
                 network = self.training.network
                 network.eval()
                 with self.training.ema.in_place():
                     values = self.hooks.evaluate(network)
                 network.train()
+            if self.run is not None:
                 values |= {**self._densities(), **self._forecasts()}
                 self.run.record({"kind": "evaluation", **self._position(), **values})
                 scalars = {name: value for name, value in values.items() if isinstance(value, float)}
@@ -188,35 +197,39 @@ class Recorder:
         }
 
     def save(self) -> None:
-        """Write a checkpoint on rank 0: every rank holds the same state, but for parts of its pacer's."""
+        """Write a checkpoint: on rank 0, or on every rank its part; but for parts of its pacer's state, all
+        ranks hold the same."""
         if self._report is not None:
             self._require(self._report, self._report.loss.isfinite() & self._report.gradient_norm.isfinite())
         with self.at.clock.paused():
             pacer = self.training.pacer.gathered_state_dict()
-            if self.run is not None:
-                network = self.training.network
-                tree = {
-                    "model": network.state_dict(),
-                    "ema": self.training.ema.average,
-                    "optimizer": self.training.optimizer.state_dict(),
-                    "pacer": pacer,
-                    "diagnostics": self.at.warnings.state_dict(),
-                }
-                info = {
-                    **self._position(),
-                    "sampler_seconds": self.training.pacer.seconds,
-                    "metrics_bytes": self.run.metrics_bytes(),
-                    "world": self.training.accelerator.num_processes,
-                    "data_images": self.settings.data_images,
-                    "example_shape": list(self.settings.example_shape),
-                }
+            if self.run is not None or self.training.sharded:
+                stored = checkpoint.Checkpoint(self._tree(pacer), self._info())
                 try:
-                    checkpoint.save(
-                        self.run.checkpoints, checkpoint.Checkpoint(tree, info), self.settings.keep
-                    )
+                    checkpoint.save(self._folder, stored, self.settings.keep)
                 except checkpoint.CheckpointError as error:
                     raise TrainingStopped(f"{error} Make room, then run the same command again.") from error
             self.training.accelerator.wait_for_everyone()
+
+    def _tree(self, pacer: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "model": self.training.network.state_dict(),
+            "ema": self.training.ema.average,
+            "optimizer": self.training.optimizer.state_dict(),
+            "pacer": pacer,
+            "diagnostics": self.at.warnings.state_dict(),
+        }
+
+    def _info(self) -> dict[str, Any]:
+        return {
+            **self._position(),
+            "sampler_seconds": self.training.pacer.seconds,
+            "metrics_bytes": 0 if self.run is None else self.run.metrics_bytes(),
+            "world": self.training.accelerator.num_processes,
+            "sharded": self.training.sharded,
+            "data_images": self.settings.data_images,
+            "example_shape": list(self.settings.example_shape),
+        }
 
     def _position(self) -> dict[str, Any]:
         return {

@@ -44,7 +44,7 @@ class Training:
     channels_last: bool = False
     conditioning: Conditioning = LABELS_ONLY
     sharded: bool = False
-    """Whether each rank holds a part of every tensor (FSDP): then all of them take part in each forward pass."""
+    """Whether each rank holds a part of every tensor (FSDP): then all take part in each forward pass."""
 
     @property
     def network(self) -> nn.Module:
