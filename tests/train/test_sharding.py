@@ -43,7 +43,7 @@ for words in {runs!r}:
 GLOBAL_BATCH = 32
 # A probe in every step, of all images of the batch.
 COMMON: dict[str, Any] = {
-    "method": "neyman:every_steps=1,images=16,strata=4",
+    "method": "neyman:every_steps=1,images=16,strata=4,stratified=false",
     "labels": False,
     "dropout": 0.0,
 }

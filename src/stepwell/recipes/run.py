@@ -50,7 +50,7 @@ def run_plan(
     plan: Plan, *, inexact: bool = False, say: Say = print, progress: Progress = lambda step, values: None
 ) -> Position:
     """Train from the start or from the newest checkpoint of out=, then generate samples."""
-    require_whole_networks()
+    refuse_other_sharding()
     out = Path(plan.recipe.out)
     trackers = None if plan.recipe.tracker == "none" else plan.recipe.tracker
     accelerator = accelerator_of(plan.recipe, log_with=trackers, project_dir=str(out))
@@ -87,7 +87,7 @@ def run_plan(
             run.close()
 
 
-def require_whole_networks() -> None:
+def refuse_other_sharding() -> None:
     """Refuse launches that split the network in their own way: sharding=full is ours."""
     for name, variable in _SHARDING.items():
         if os.environ.get(variable, "").lower() == "true":
