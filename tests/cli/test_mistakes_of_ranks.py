@@ -12,24 +12,6 @@ import pytest
 
 pytestmark = pytest.mark.full
 
-# The second rank is killed before its fourth step.
-KILLED = """
-import os, sys
-from stepwell.cli.main import main
-from stepwell.train import loop
-
-real = loop.train_step
-
-def step(training, number):
-    if number == 3 and os.environ["RANK"] == "1":
-        os.kill(os.getpid(), 9)
-    return real(training, number)
-
-loop.train_step = step
-sys.exit(main(sys.argv[1:]))
-"""
-SMALL = ["model=micro", "batch=4", "steps=50", "evaluate_every=0", "samples=0"]
-
 
 def _two_ranks(command: list[str]) -> list[subprocess.Popen[str]]:
     with socket.socket() as free:
@@ -66,16 +48,3 @@ def test_a_mistake_of_one_rank_is_told_by_it_with_its_number(tmp_path: Path) -> 
     zero.communicate()
     assert one.communicate(timeout=120)[1].startswith("stepwell train (rank 1): 1 mistake in")
     assert one.returncode == 2
-
-
-@pytest.mark.timeout(300)
-def test_a_rank_whose_neighbour_died_ends_with_one_sentence(tmp_path: Path) -> None:
-    script = tmp_path / "killed.py"
-    script.write_text(KILLED)
-    zero, one = _two_ranks([str(script), "train", "fashion16", f"out={tmp_path / 'run'}", *SMALL])
-    said = zero.communicate(timeout=200)[1]
-    one.communicate()
-    assert one.returncode == -9
-    assert zero.returncode == 2
-    assert "stepwell train: another of the 2 processes ended or cannot be reached" in said
-    assert "Traceback" not in said

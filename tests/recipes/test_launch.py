@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stepwell.core.errors import Unsupported
-from stepwell.recipes.run import require_whole_networks
+from stepwell.recipes.run import refuse_other_sharding
 
 
 @pytest.mark.full
@@ -30,9 +30,9 @@ def test_fsdp_is_refused_and_the_way_out_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["FSDP", "DEEPSPEED", "MEGATRON_LM"])
 def test_only_what_is_asked_for_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    require_whole_networks()
+    refuse_other_sharding()
     monkeypatch.setenv(f"ACCELERATE_USE_{name}", "false")
-    require_whole_networks()
+    refuse_other_sharding()
     monkeypatch.setenv(f"ACCELERATE_USE_{name}", "true")
-    with pytest.raises(Unsupported, match="keeps the whole network on every GPU"):
-        require_whole_networks()
+    with pytest.raises(Unsupported, match="splits networks itself"):
+        refuse_other_sharding()

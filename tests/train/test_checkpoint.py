@@ -16,7 +16,7 @@ from stepwell.recipes.load import load
 from stepwell.recipes.run import run_plan
 from stepwell.train import checkpoint
 from stepwell.train.checkpoint import join, split
-from stepwell.train.recorder import TrainingStopped
+from stepwell.train.step import TrainingStopped
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 TREES = st.recursive(

@@ -16,7 +16,8 @@ from stepwell.recipes.load import load
 from stepwell.recipes.run import run_plan
 from stepwell.train import loop
 from stepwell.train.ema import Ema
-from stepwell.train.recorder import DENSITY_POINTS, Clock, TrainingStopped
+from stepwell.train.recorder import DENSITY_POINTS, Clock
+from stepwell.train.step import TrainingStopped
 
 
 def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_checkpoint(

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 
-from stepwell.core.errors import RankLost, StepwellError, quoted
-
-RANK_0_FIRST = 10.0
-"""Seconds that other ranks wait: if rank 0 made the same mistake, its launcher ends them meanwhile."""
+from stepwell.core.errors import StepwellError, quoted
 
 
 def tell(verb: str, error: StepwellError) -> None:
@@ -18,9 +14,10 @@ def tell(verb: str, error: StepwellError) -> None:
     if rank == "0":
         print(f"stepwell {verb}: {error}", file=sys.stderr, flush=True)
         return
-    # That another one is gone is no mistake of rank 0, and nobody may be left to end this process.
-    if not isinstance(error, RankLost):
-        time.sleep(RANK_0_FIRST)
+    # Not at the top: it imports torch, and `stepwell --help` does not.
+    from stepwell.core.neighbours import wait_for_rank_0
+
+    wait_for_rank_0(int(rank), str(error))
     print(f"stepwell {verb} (rank {rank}): {error}", file=sys.stderr, flush=True)
 
 

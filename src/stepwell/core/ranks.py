@@ -11,8 +11,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 from torch import distributed as dist
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
-from stepwell.core.errors import RankLost, Unsupported
+from stepwell.core.errors import Unsupported
+from stepwell.core.neighbours import neighbours_watched, store_of_launcher
 from stepwell.core.tensors import State, to_device
 
 
@@ -83,34 +85,28 @@ class Distributed:
         return states or []
 
 
-_LOST = ("connection closed", "connection reset", "connection refused", "broken pipe", "socket", "timed out")
-"""How gloo says that a rank is gone, in errors that are otherwise like all others."""
-
-
-@contextmanager
-def neighbours_watched() -> Iterator[None]:
-    """Turn the backend's error about a rank that is gone into one sentence."""
-    world = int(os.environ.get("WORLD_SIZE", "1"))
-    try:
-        yield
-    except RuntimeError as error:
-        lost = isinstance(error, dist.DistError) or any(words in str(error).lower() for words in _LOST)
-        if world == 1 or not lost:
-            raise
-        said = " ".join(str(error).split())[:200]
-        raise RankLost(
-            f"another of the {world} processes ended or cannot be reached, so this one ends too ({said}): "
-            "look for the message of the one that ended first, then run the same command again."
-        ) from error
-
-
 def worker_group() -> WorkerGroup:
     """The default process group if there is one, else a group of one."""
     return Distributed() if dist.is_available() and dist.is_initialized() else Alone()
 
 
-_PATIENCE = timedelta(days=7)
-"""The first process to finish waits for the last, which may take hours longer."""
+PATIENCE = timedelta(days=7)
+"""Ranks may wait for hours: for an evaluation, or for the last to finish. Who is alive is known otherwise."""
+
+
+def join_restarted(backend: str) -> None:
+    """Join the group of a launch that torchrun has restarted, where its first attempt left addresses behind.
+
+    torchrun keeps one store for all attempts, and torch would connect to the processes that died (2.13).
+    """
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if attempt == "0" or int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
+        return
+    rank, world, port = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
+    keeps_store = rank == 0 and not store_of_launcher()
+    store = TCPStore(os.environ["MASTER_ADDR"], port, is_master=keeps_store, multi_tenant=True)
+    own = PrefixStore(f"attempt {attempt}", store)
+    dist.init_process_group(backend, store=own, rank=rank, world_size=world, timeout=PATIENCE)
 
 
 @contextmanager
@@ -118,15 +114,26 @@ def ranks() -> Iterator[WorkerGroup]:
     """The group of torchrun's processes; with gloo, since they only wait for each other."""
     started = int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized()
     if started:
-        dist.init_process_group("gloo", timeout=_PATIENCE)
-        if torch.cuda.is_available():
-            torch.cuda.set_device(own_device())
+        join_restarted("gloo")
+    if started and not dist.is_initialized():
+        dist.init_process_group("gloo", timeout=PATIENCE)
+    if started and torch.cuda.is_available():
+        torch.cuda.set_device(own_device())
     try:
         with neighbours_watched():
             yield worker_group()
     finally:
         if started:
             dist.destroy_process_group()
+
+
+def of_every_rank(value: Any) -> list[Any]:
+    """A value of each rank of the default group, in rank order, on all of them."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return [value]
+    values = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
 
 
 def meet(group: WorkerGroup) -> None:

@@ -152,7 +152,8 @@ def _classes(recipe: Recipe, data: DataSet) -> int:
 
 def trained(run: Path, averaged: bool = True, step: int | None = None) -> Experiment:
     """The experiment of a run directory with its newest weights, or those after some step."""
-    made = experiment(saved_plan(run), start=False)
+    # Whole, whatever it was trained as.
+    made = experiment(saved_plan(run).with_settings(sharding="none"), start=False)
     stored = _checkpoint(run, step)
     weights = stored.tree["model"]
     if averaged:

@@ -133,6 +133,8 @@ def _combinations(recipe: Recipe) -> Iterator[str]:
             f"warm_up_steps={recipe.warm_up_steps} leave none of steps={recipe.steps} for "
             f"lr_schedule={recipe.lr_schedule}: give fewer"
         )
+    if recipe.sharding == "full":
+        yield from _not_sharded(recipe)
     if recipe.start_digest and not recipe.start:
         yield "start_digest is of the weights that from= names: give both, or neither"
     if recipe.lora > 0 and not recipe.start:
@@ -152,6 +154,16 @@ def _combinations(recipe: Recipe) -> Iterator[str]:
         yield str(error)
     if recipe.tracker in TRACKERS and find_spec(recipe.tracker) is None:
         yield f"tracker={recipe.tracker} needs a package that is not installed: pip install {recipe.tracker}"
+
+
+def _not_sharded(recipe: Recipe) -> Iterator[str]:
+    """What does not work on parts of a network, or was never tried on them."""
+    if recipe.precision == "fp16":
+        yield "sharding=full with precision=fp16 has not been tested: write precision=bf16, or no"
+    if recipe.compile:
+        yield "sharding=full with compile=true has not been tested: leave compile out"
+    if recipe.channels_last:
+        yield "sharding=full splits weights by rows, which channels_last=true scatters: leave it out"
 
 
 def _unknown_names(recipe: Recipe) -> Iterator[str]:

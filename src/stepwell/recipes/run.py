@@ -14,11 +14,13 @@ import torch
 from stepwell.core.density import Uniform
 from stepwell.core.errors import StepwellError, Unsupported
 from stepwell.core.memory import memory_watched
-from stepwell.core.ranks import neighbours_watched
+from stepwell.core.neighbours import neighbours_watched
+from stepwell.core.ranks import of_every_rank
 from stepwell.core.reading import Unreadable
 from stepwell.generate.images import generate
 from stepwell.generate.sheets import as_tensor
 from stepwell.generate.super_resolution import sample_sheet
+from stepwell.recipes.agreement import require_agreement
 from stepwell.recipes.experiment import Experiment, experiment
 from stepwell.recipes.load import recipe_in_checkpoint, saved_recipe
 from stepwell.recipes.plan import Plan
@@ -59,11 +61,12 @@ def run_plan(
     plan: Plan, *, inexact: bool = False, say: Say = print, progress: Progress = lambda step, values: None
 ) -> Position:
     """Train from the start or from the newest checkpoint of out=, with samples on the way and at the end."""
-    require_whole_networks()
+    refuse_other_sharding()
     out = Path(plan.recipe.out)
     trackers = None if plan.recipe.tracker == NO_TRACKER else plan.recipe.tracker
     accelerator = accelerator_of(plan.recipe, log_with=trackers, project_dir=str(out))
     made = experiment(_as_begun(plan, out), start=not any(checkpoint.steps(out / "checkpoints")))
+    require_agreement(made)
     recipe, leads = made.recipe, accelerator.is_main_process
     run = _open(out, recipe) if leads else None
     try:
@@ -76,8 +79,7 @@ def run_plan(
             quiet(note)
 
         def sample(step: int) -> None:
-            if run is not None:
-                _sample(made, training, run, step, tracking)
+            _sample(made, training, out, step, leads, tracking)
 
         hooks = Hooks(
             evaluate=evaluation_of(made, accelerator.device),
@@ -91,7 +93,7 @@ def run_plan(
         if at.finished(recipe.limit):
             quiet(f"Forecast: {training.pacer.forecast()}.")
             with at.clock.paused():
-                if recipe.samples:
+                if recipe.samples and (leads or training.sharded):
                     sample(at.step)
         tracking.close()
         return at
@@ -109,19 +111,14 @@ def run_plan(
             run.close()
 
 
-def require_whole_networks() -> None:
-    """Refuse launches that split the network: EMA, checkpoints and evaluation need all of it.
-
-    Left alone, a run under FSDP2 would end at its first evaluation: rank 0 cannot put the EMA weights in
-    place, and the others report a lost connection. Before accelerate is asked, which fails here without GPUs.
-    """
+def refuse_other_sharding() -> None:
+    """Refuse launches that split the network in their own way: sharding=full is ours."""
     for name, variable in _SHARDING.items():
         if os.environ.get(variable, "").lower() == "true":
             raise Unsupported(
-                f"this launch asks for {name}, and `stepwell train` keeps the whole network on every GPU "
-                "(DDP): launch without it (accelerate: --multi_gpu; torchrun as it is), with a smaller batch "
-                "and more accumulate if memory is short. A network that fits no GPU trains in a loop of your "
-                "own with stepwell.Pacer, which supports fully_shard: see docs/scale.md."
+                f"this launch asks for {name}, and `stepwell train` splits networks itself: launch without "
+                "it (accelerate: --multi_gpu; torchrun as it is), with sharding=full if the network does not "
+                "fit on one GPU. See docs/scale.md."
             )
 
 
@@ -214,16 +211,23 @@ def _describe(run: Run, training: Training, class_names: Sequence[str]) -> None:
     write_json(run.path / ENVIRONMENT, facts)
 
 
-def _sample(made: Experiment, training: Training, run: Run, step: int, tracking: Tracking) -> None:
-    """A sheet of images of the EMA weights, all classes in turn; from the same noise at every step."""
-    path = sample_path(run.path, step)
-    if path.exists():
+def _sample(
+    made: Experiment, training: Training, out: Path, step: int, leads: bool, tracking: Tracking
+) -> None:
+    """A sheet of images of the EMA weights, all classes in turn, from the same noise at every step.
+
+    Of a sharded network all ranks make it.
+    """
+    path = sample_path(out, step)
+    if all(of_every_rank(path.exists())) if training.sharded else path.exists():
         return
     network, request = training.network, made.request(made.recipe.samples)
     network.eval()
     with training.ema.in_place():
         images = torch.cat(list(generate(network, made.process, request, made.decode)))
     network.train()
+    if not leads:
+        return
     picture = sample_sheet(images, request.ground_truth)
     with replacing(path) as temporary:
         picture.save(temporary, format="png")

@@ -19,6 +19,8 @@ from stepwell.train.learning_rate import SCHEDULES
 from stepwell.train.optimizers import OPTIMIZERS
 
 DEVICES = ("auto", "cpu", "cuda", "mps", "xpu")
+SHARDING = ("none", "full")
+"""How a network lies on several ranks."""
 TRACKERS = ("tensorboard", "wandb", "trackio", "aim", "mlflow", "comet_ml", "clearml", "dvclive", "swanlab")
 """The trackers that accelerate knows; each is also the name of its package."""
 
@@ -210,6 +212,13 @@ class Recipe:
     )
     device: str = output_setting(
         "auto", "auto (a GPU if there is one), cpu, cuda, mps or xpu", one_of(*DEVICES)
+    )
+    sharding: str = setting(
+        "none",
+        "none: each rank holds the whole network (DDP); full: a part of it (FSDP)",
+        one_of(*SHARDING),
+        may_change=True,
+        defines_result=False,
     )
 
     record_every: int = output_setting(50, "steps between lines of metrics", above(0))

@@ -61,7 +61,7 @@ class Start:
 def read_start(where: str) -> Start:
     """The weights that `from=` names, or an error that says what is wrong with them."""
     path = place(where)
-    if path.is_file():
+    if path.is_file() or checkpoint.is_sharded_checkpoint(path):
         return _from_checkpoint(path, path.parent.parent, checkpoint.load(path))
     if (path / RECIPE).is_file():
         stored, damaged = checkpoint.newest(path / "checkpoints")

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from accelerate import Accelerator, DistributedDataParallelKwargs
+from accelerate import Accelerator, DistributedDataParallelKwargs, InitProcessGroupKwargs
 from torch import Tensor, nn
 
 from stepwell.core.errors import Unsupported
-from stepwell.core.ranks import worker_group
+from stepwell.core.ranks import PATIENCE, join_restarted, worker_group
 from stepwell.core.tick import Tick, stream_key
 from stepwell.data.batches import Batches, Prefetched
 from stepwell.evaluate.bands import HeldOutLoss
@@ -24,6 +24,7 @@ from stepwell.train.ema import Ema
 from stepwell.train.learning_rate import LearningRate
 from stepwell.train.optimizers import build_optimizer
 from stepwell.train.recorder import LoopSettings
+from stepwell.train.sharding import shard
 from stepwell.train.step import Training
 
 
@@ -38,8 +39,13 @@ def accelerator_of(recipe: Recipe, **more: Any) -> Accelerator:
     # Otherwise DDP puts gradients in another order after its first step: from three ranks on sums then round
     # differently, and a resumed run, whose first step is another one, would not be the same bit for bit.
     ddp = DistributedDataParallelKwargs(find_unused_parameters=True)
+    # No rank is given up because another one evaluates for hours: core/neighbours.py knows who is alive.
+    patient = InitProcessGroupKwargs(timeout=PATIENCE)
     cpu = on_cpu(recipe.device)
-    accelerator = Accelerator(cpu=cpu, mixed_precision=recipe.precision, kwargs_handlers=[ddp], **more)
+    join_restarted("gloo" if cpu else "nccl")
+    accelerator = Accelerator(
+        cpu=cpu, mixed_precision=recipe.precision, kwargs_handlers=[ddp, patient], **more
+    )
     if recipe.device not in ("auto", accelerator.device.type):
         raise Unsupported(
             f"device={recipe.device} is not to be had: this machine and its torch {torch.__version__} offer "
@@ -56,6 +62,11 @@ def training_of(experiment: Experiment, accelerator: Accelerator) -> Training:
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if recipe.gradient_checkpointing:
         experiment.denoiser.network.enable_gradient_checkpointing()
+    sharded = recipe.sharding == "full"
+    if sharded:
+        # For its device and autocast only: accelerate would wrap it in DDP.
+        network = accelerator.prepare_model(network, evaluation_mode=True)
+        shard(network, accelerator.device.type, accelerator.num_processes)
     optimizer = build_optimizer(
         recipe.optimizer,
         [parameter for parameter in network.parameters() if parameter.requires_grad],
@@ -63,7 +74,10 @@ def training_of(experiment: Experiment, accelerator: Accelerator) -> Training:
         (recipe.beta1, recipe.beta2),
         recipe.weight_decay,
     )
-    prepared, optimizer = accelerator.prepare(network, optimizer)
+    if sharded:
+        prepared, optimizer = network, accelerator.prepare_optimizer(optimizer)
+    else:
+        prepared, optimizer = accelerator.prepare(network, optimizer)
     bare = accelerator.unwrap_model(prepared)
 
     def loss_at(x0: Tensor, noise: Tensor, u: Tensor, condition: Any) -> Tensor:
@@ -95,6 +109,7 @@ def training_of(experiment: Experiment, accelerator: Accelerator) -> Training:
         clip=recipe.clip,
         channels_last=recipe.channels_last,
         conditioning=experiment.conditioning,
+        sharded=sharded,
     )
 
 

@@ -200,6 +200,11 @@ def records(path: Path) -> Iterator[dict[str, Any]]:
 _PACKAGES = ("stepwell", "torch", "numpy", "diffusers", "accelerate", "safetensors")
 
 
+def versions() -> dict[str, str | None]:
+    """The versions of Python and of the packages that training depends on; None: not installed."""
+    return {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}}
+
+
 def environment(**more: Any) -> dict[str, Any]:
     """Versions, commit and machine (nothing that identifies a person), with `more` from the caller."""
     return {

@@ -6,6 +6,7 @@ import glob
 import json
 import math
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -60,7 +61,8 @@ def remove_leftovers(folder: Path, name: str | None = None) -> None:
     """Remove what killed processes left of a file, or of all; nobody else may be writing there."""
     of = "*" if name is None else f"{glob.escape(name)}.*"
     for path in folder.glob(f".{of}{TEMPORARY}"):
-        path.unlink(missing_ok=True)
+        # A folder is a checkpoint of a sharded network.
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def write_atomic(path: Path, content: bytes) -> None:

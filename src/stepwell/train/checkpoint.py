@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -13,12 +14,15 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+from torch import distributed as dist
 
 from stepwell.core import require
 from stepwell.core.digest import weights_digest
 from stepwell.core.errors import StepwellError
 from stepwell.core.reading import Unreadable, regular_file
-from stepwell.runs.io import replacing, synchronise
+from stepwell.probes.gradients import is_sharded
+from stepwell.runs.io import TEMPORARY, replacing, synchronise
+from stepwell.train import shards
 
 _TENSOR = "__tensor__"
 
@@ -26,7 +30,9 @@ _TENSOR = "__tensor__"
 def split(tree: Any, name: str = "") -> tuple[Any, dict[str, Tensor]]:
     """A tree of dicts, lists, numbers and tensors as a JSON tree that points into a dict of tensors."""
     if isinstance(tree, Tensor):
-        return {_TENSOR: name}, {name: tree.detach().cpu().contiguous()}
+        return {_TENSOR: name}, {
+            name: tree.detach() if is_sharded(tree) else tree.detach().cpu().contiguous()
+        }
     tensors: dict[str, Tensor] = {}
     if isinstance(tree, dict):
         plain: Any = []
@@ -57,7 +63,9 @@ def join(plain: Any, tensors: dict[str, Tensor]) -> Any:
     return [join(branch, tensors) for branch in plain["list"]]
 
 
-_NAME = re.compile(r"step-(\d{9})\.safetensors")
+_NAME = re.compile(r"step-(\d{9})(?:\.safetensors)?")
+_STATE = "state.safetensors"
+"""In the folder of a sharded checkpoint: all but the network's tensors."""
 
 
 class CheckpointError(StepwellError):
@@ -77,38 +85,78 @@ class Checkpoint:
 def save(folder: Path, checkpoint: Checkpoint, keep: int, losses: Mapping[int, float] | None = None) -> Path:
     """Write a checkpoint, then forget all but the newest `keep` and the one with the lowest of `losses`.
 
-    `losses` are those of evaluations by step; steps without a checkpoint do not count.
+    `losses` are those of evaluations by step; steps without a checkpoint do not count. Of a sharded network,
+    every rank has to call it.
     """
-    path = file(folder, checkpoint.info["step"])
     plain, tensors = split(checkpoint.tree)
-    body = json.dumps({"tree": plain, "info": checkpoint.info})
-    metadata = {"stepwell": body, "digest": _digest(body, tensors)}
+    parts = {name: tensor for name, tensor in tensors.items() if is_sharded(tensor)}
+    name = f"step-{checkpoint.info['step']:09d}" + ("" if parts else ".safetensors")
+    path, temporary = folder / name, folder / f".{name}{TEMPORARY}"
     try:
-        with replacing(path) as temporary:
-            save_file(tensors, temporary, metadata)
-        synchronise(folder)
+        body = {"tree": plain, "info": checkpoint.info}
+        if parts:
+            body["files"] = shards.write(temporary, parts)
+            tensors = {name: tensor for name, tensor in tensors.items() if name not in parts}
+            if dist.get_rank() == 0:
+                _write_state(temporary / _STATE, body, tensors)
+                synchronise(temporary / _STATE)
+                synchronise(temporary)
+                _forget(path)
+                temporary.replace(path)
+        else:
+            with replacing(path) as unfinished:
+                _write_state(unfinished, body, tensors)
+        if not parts or dist.get_rank() == 0:
+            synchronise(folder)
+            _forget_old(folder, keep, losses or {})
     except (OSError, SafetensorError) as error:
         last = max(steps(folder), default=None)
         kept = "there is no earlier one" if last is None else f"the one of step {last} is kept"
         raise CheckpointError(f"could not write the checkpoint {path} ({error}); {kept}.") from error
-    there = sorted(steps(folder))
-    evaluated = {step: loss for step, loss in (losses or {}).items() if step in there}
-    best = min(evaluated, key=evaluated.__getitem__, default=None)
-    for step in there[:-keep]:
-        if step != best:
-            file(folder, step).unlink(missing_ok=True)
     return path
 
 
+def _write_state(path: Path, body: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    text = json.dumps(body)
+    save_file(tensors, path, {"stepwell": text, "digest": _digest(text, tensors)})
+
+
+def _forget_old(folder: Path, keep: int, losses: Mapping[int, float]) -> None:
+    there = sorted(steps(folder))
+    evaluated = {step: loss for step, loss in losses.items() if step in there}
+    best = min(evaluated, key=evaluated.__getitem__, default=None)
+    for step in there[:-keep]:
+        if step != best:
+            _forget(file(folder, step))
+
+
+def _forget(path: Path) -> None:
+    if path.is_dir():
+        # First its name: a folder that has lost a part of its files must not look like a checkpoint.
+        shutil.rmtree(path.rename(path.with_name(f".{path.name}.old{TEMPORARY}")))
+    else:
+        path.unlink(missing_ok=True)
+
+
 def file(folder: Path, step: int) -> Path:
-    """Where the checkpoint of a step is, if there is one."""
-    return folder / f"step-{step:09d}.safetensors"
+    """Where the checkpoint of a step is, if there is one: a file, or the folder of a sharded network."""
+    sharded = folder / f"step-{step:09d}"
+    return sharded if sharded.is_dir() else folder / f"{sharded.name}.safetensors"
 
 
-def load(path: Path) -> Checkpoint:
-    """Read one checkpoint, or say what is wrong with it."""
+def is_sharded_checkpoint(path: Path) -> bool:
+    """Whether a path is the folder of a sharded network's checkpoint."""
+    return (path / _STATE).is_file()
+
+
+def load(path: Path, like: shards.Like | None = None) -> Checkpoint:
+    """Read one checkpoint, or say what is wrong with it.
+
+    With the tensors of a sharded network as `like`, each rank reads its own parts, and all have to call it.
+    """
+    sharded = path.is_dir()
     try:
-        with safe_open(regular_file(path), framework="pt") as stored:
+        with safe_open(regular_file(path / _STATE if sharded else path), framework="pt") as stored:
             metadata = stored.metadata() or {}
             tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
     except (OSError, SafetensorError, Unreadable) as error:
@@ -119,6 +167,12 @@ def load(path: Path) -> Checkpoint:
         raise CheckpointError(f"{path} is corrupt: its contents do not match its checksum.")
     try:
         body = json.loads(metadata["stepwell"])
+        if sharded:
+            if wrong := shards.damage(path, body["files"], together=like is not None):
+                raise CheckpointError(f"{path} is corrupt: {wrong}.")
+            tensors |= shards.read(path, lambda name: name not in tensors, like)
+        elif like is not None:
+            tensors = shards.distributed(tensors, like)
         found = Checkpoint(join(body["tree"], tensors), body["info"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(
@@ -152,12 +206,12 @@ def _is_time(seconds: Any) -> bool:
     return type(seconds) in (int, float) and require.is_finite(seconds) and seconds >= 0
 
 
-def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
+def newest(folder: Path, like: shards.Like | None = None) -> tuple[Checkpoint | None, list[str]]:
     """The newest checkpoint that can be read, and what is wrong with those that came after it."""
     wrong: list[str] = []
     for step in sorted(steps(folder), reverse=True):
         try:
-            return load(file(folder, step)), wrong
+            return load(file(folder, step), like), wrong
         except CheckpointError as error:
             wrong.append(str(error))
     return None, wrong

@@ -12,6 +12,7 @@ from torch.nn import Parameter
 from stepwell.core import require
 from stepwell.core.errors import StepwellError
 from stepwell.models.lora import is_adapter
+from stepwell.probes.gradients import local
 
 
 class BadAverages(StepwellError, ValueError):
@@ -56,21 +57,25 @@ class Ema:
     @torch.no_grad()
     def step(self, step: int) -> None:
         """Take in the weights after an update."""
-        torch._foreach_lerp_(self.average, self._parameters, 1 - self.decay(step))
+        torch._foreach_lerp_(_held(self.average), _held(self._parameters), 1 - self.decay(step))
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
         """The model with averaged weights; its own come back bit for bit."""
         with torch.no_grad():
             own = [p.detach().clone() for p in self._parameters]
-            torch._foreach_copy_(self._parameters, self.average)
+            torch._foreach_copy_(_held(self._parameters), _held(self.average))
             try:
                 yield
             finally:
-                torch._foreach_copy_(self._parameters, own)
+                torch._foreach_copy_(_held(self._parameters), _held(own))
 
     def load(self, average: list[Tensor]) -> None:
         """Continue from a checkpoint."""
-        torch._foreach_copy_(
-            self.average, [tensor.to(mine) for tensor, mine in zip(average, self.average, strict=True)]
-        )
+        mine = _held(self.average)
+        torch._foreach_copy_(mine, [tensor.to(own) for tensor, own in zip(_held(average), mine, strict=True)])
+
+
+def _held(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """What this rank holds of each, in place: with sharding, parts that are averaged by themselves."""
+    return [local(tensor.detach()) for tensor in tensors]

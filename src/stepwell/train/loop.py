@@ -16,9 +16,9 @@ from accelerate.utils import broadcast_object_list
 
 from stepwell.runs.directory import Run
 from stepwell.train import checkpoint
-from stepwell.train.recorder import Clock, Hooks, LoopSettings, Position, Recorder, TrainingStopped, due
-from stepwell.train.restore import restore
-from stepwell.train.step import Training, train_step
+from stepwell.train.recorder import Clock, Hooks, LoopSettings, Position, Recorder, due
+from stepwell.train.restore import like, restore
+from stepwell.train.step import Training, TrainingStopped, train_step
 
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")
 SIGNALS = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
@@ -85,10 +85,11 @@ class Interrupt:
 
 def train(training: Training, run: Run | None, settings: LoopSettings, hooks: Hooks) -> Position:
     """Train until the limit is reached, from the newest checkpoint if there is one; `run` on rank 0 only."""
-    at = resume(training, run, settings, hooks)
+    folder = checkpoint_folder(training, run)
+    at = resume(training, run, folder, settings, hooks)
     for note in () if run is None else run.notes:
         hooks.say(note)
-    recorder = Recorder(training, run, settings, hooks, at)
+    recorder = Recorder(training, run, folder, settings, hooks, at)
     if at.step == 0:
         recorder.evaluate()
     over = at.finished(settings.limit)
@@ -96,9 +97,11 @@ def train(training: Training, run: Run | None, settings: LoopSettings, hooks: Ho
         while not over:
             report = train_step(training, at.step)
             at.step += 1
-            recorder.check(report)
+            recorder.check_own(report)
             # Ranks have their own clocks: whether time is up is agreed upon, as an interruption is.
             interrupted, over = interrupt.agree(at.finished(settings.limit))
+            # Only now: a loss that is not finite on one rank is in everyone's gradient, and is that rank's.
+            recorder.check(report)
             if due(at.step, settings.record_every) or over:
                 recorder.record(report)
             if due(at.step, settings.evaluate_every) or over:
@@ -116,10 +119,11 @@ def train(training: Training, run: Run | None, settings: LoopSettings, hooks: Ho
     return at
 
 
-def resume(training: Training, run: Run | None, settings: LoopSettings, hooks: Hooks) -> Position:
+def resume(
+    training: Training, run: Run | None, folder: Path, settings: LoopSettings, hooks: Hooks
+) -> Position:
     """Continue from the newest good checkpoint; every rank reads the same one."""
-    folder = checkpoint_folder(training, run)
-    stored, damaged = checkpoint.newest(folder)
+    stored, damaged = checkpoint.newest(folder, like(training) if training.sharded else None)
     for message in damaged:
         hooks.say(f"Passing over {message}")
     if stored is None and damaged:
@@ -135,6 +139,12 @@ def resume(training: Training, run: Run | None, settings: LoopSettings, hooks: H
         raise TrainingStopped(
             f"the run was trained by {stored.info['world']} processes and cannot go on exactly with {world}: "
             "use as many, or add --inexact to go on with other draws."
+        )
+    if stored.info.get("sharded", False) != training.sharded and not settings.inexact:
+        before, now = ("full", "none") if stored.info.get("sharded", False) else ("none", "full")
+        raise TrainingStopped(
+            f"the run was trained with sharding={before} and cannot go on exactly with sharding={now}, which "
+            f"adds gradients in another order: write sharding={before}, or add --inexact."
         )
     if stored.info["data_images"] != settings.data_images and not settings.inexact:
         raise TrainingStopped(

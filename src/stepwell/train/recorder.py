@@ -6,25 +6,21 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from stepwell.core.density import centres
-from stepwell.core.errors import StepwellError
 from stepwell.runs.directory import Limit, Run
 from stepwell.runs.metrics import FORECAST
 from stepwell.runs.metrics_file import WINDOW
 from stepwell.train import checkpoint
 from stepwell.train.sampler_warnings import SamplerWarnings, stayed_at_reference
-from stepwell.train.step import StepReport, Training
+from stepwell.train.step import StepReport, Training, TrainingStopped, require_finite
 
 DENSITY_POINTS = 50
 """Unit times at which an evaluation records the sampler's density."""
-
-
-class TrainingStopped(StepwellError):
-    """Training cannot go on; what was saved is still good."""
 
 
 class Clock:
@@ -108,36 +104,42 @@ class Recorder:
     """What happens between steps: rank 0 writes, the others wait."""
 
     def __init__(
-        self, training: Training, run: Run | None, settings: LoopSettings, hooks: Hooks, at: Position
+        self,
+        training: Training,
+        run: Run | None,
+        folder: Path,
+        settings: LoopSettings,
+        hooks: Hooks,
+        at: Position,
     ) -> None:
         self.training, self.run, self.settings, self.hooks, self.at = training, run, settings, hooks, at
+        self._folder = folder
         self._last_progress = 0.0
         self._last_record = (at.step * settings.batch_images, at.clock.seconds)
         self._forecast = ""
         self._report: StepReport | None = None
 
-    def check(self, report: StepReport) -> None:
-        """Stop at a loss that is not finite, while the last checkpoint is still good; show progress."""
+    def check_own(self, report: StepReport) -> None:
+        """Stop if this rank's loss is not finite, while the last checkpoint is still good."""
         self._report = report
-        # Reading a value costs nothing on the CPU; on a GPU it would wait for the device in every step.
-        if report.loss.device.type == "cpu" or due(self.at.step, self.settings.record_every):
-            self._require_finite(report)
+        if self._readable(report):
+            self._require(report, report.loss.isfinite())
+
+    def check(self, report: StepReport) -> None:
+        """Stop at a gradient that is not finite though all ranks' losses are; show progress."""
+        if self._readable(report):
+            self._require(report, report.gradient_norm.isfinite())
         now = time.perf_counter()
         if now - self._last_progress > 0.2:
             self._last_progress = now
             self.hooks.progress(self.at.step, {**report.progress(), "forecast": self._forecast})
 
-    def _require_finite(self, report: StepReport) -> None:
-        if bool(torch.isfinite(report.loss) & torch.isfinite(report.gradient_norm)):
-            return
-        bad = ~torch.isfinite(report.losses)
-        u = report.u[bad] if bool(bad.any()) else report.u
-        times = [f"{time:g}" for time in self.training.objective.process.time(u[:8]).tolist()]
-        shown = ", ".join(times + ["..."] * (len(u) > 8))
-        raise TrainingStopped(
-            f"the loss or its gradient is not finite at step {self.at.step} (timesteps {shown}). Checkpoints "
-            "before it are good: go on from there with a lower lr=, more warm_up_steps= or clip=."
-        )
+    def _readable(self, report: StepReport) -> bool:
+        # Reading a value costs nothing on the CPU; on a GPU it would wait for the device in every step.
+        return report.loss.device.type == "cpu" or due(self.at.step, self.settings.record_every)
+
+    def _require(self, report: StepReport, finite: torch.Tensor) -> None:
+        require_finite(self.training, self.at.step, finite, report.u, report.losses)
 
     def record(self, report: StepReport) -> None:
         """One line of metrics."""
@@ -176,12 +178,13 @@ class Recorder:
             if self.at.step and due(self.at.step, self.settings.evaluate_every):
                 with self.training.ema.in_place():
                     self.hooks.measure(self.at.step)
-            if self.run is not None:
+            if self.run is not None or self.training.sharded:
                 network = self.training.network
                 network.eval()
                 with self.training.ema.in_place():
                     values = self.hooks.evaluate(network)
                 network.train()
+            if self.run is not None:
                 values |= {**self._densities(), **self._forecasts()}
                 self.run.record({"kind": "evaluation", **self._position(), **values})
                 self.hooks.track(values, self.at.step)
@@ -190,7 +193,7 @@ class Recorder:
     def sample(self) -> None:
         """Images of the EMA weights; the clock is paused."""
         with self.at.clock.paused():
-            if self.run is not None:
+            if self.run is not None or self.training.sharded:
                 self.hooks.sample(self.at.step)
             self.training.accelerator.wait_for_everyone()
 
@@ -226,40 +229,43 @@ class Recorder:
         self.hooks.say(f"Warning at step {self.at.step}: {message}")
 
     def save(self) -> None:
-        """Write a checkpoint on rank 0: every rank holds the same state, but for parts of its pacer's."""
+        """Write a checkpoint: on rank 0, or on every rank its part; but for parts of its pacer's state, all
+        ranks hold the same."""
         if self._report is not None:
-            self._require_finite(self._report)
+            self._require(self._report, self._report.loss.isfinite() & self._report.gradient_norm.isfinite())
         with self.at.clock.paused():
             pacer = self.training.pacer.gathered_state_dict()
-            if self.run is not None:
-                network = self.training.network
-                tree = {
-                    "model": network.state_dict(),
-                    "ema": self.training.ema.average,
-                    "optimizer": self.training.optimizer.state_dict(),
-                    "pacer": pacer,
-                    "diagnostics": self.at.warnings.state_dict(),
-                }
-                info = {
-                    **self._position(),
-                    "sampler_seconds": self.training.pacer.seconds,
-                    "metrics_bytes": self.run.metrics_bytes(),
-                    "recorded": self.run.recorded,
-                    "world": self.training.accelerator.num_processes,
-                    "data_images": self.settings.data_images,
-                    "example_shape": list(self.settings.example_shape),
-                    "recipe": self.run.recipe,
-                }
+            if self.run is not None or self.training.sharded:
+                stored = checkpoint.Checkpoint(self._tree(pacer), self._info())
+                key = self.settings.keep_best
+                losses = self.run.evaluations(key) if key and self.run is not None else {}
                 try:
-                    checkpoint.save(
-                        self.run.checkpoints,
-                        checkpoint.Checkpoint(tree, info),
-                        self.settings.keep,
-                        self.run.evaluations(self.settings.keep_best) if self.settings.keep_best else {},
-                    )
+                    checkpoint.save(self._folder, stored, self.settings.keep, losses)
                 except checkpoint.CheckpointError as error:
                     raise TrainingStopped(f"{error} Make room, then run the same command again.") from error
             self.training.accelerator.wait_for_everyone()
+
+    def _tree(self, pacer: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "model": self.training.network.state_dict(),
+            "ema": self.training.ema.average,
+            "optimizer": self.training.optimizer.state_dict(),
+            "pacer": pacer,
+            "diagnostics": self.at.warnings.state_dict(),
+        }
+
+    def _info(self) -> dict[str, Any]:
+        return {
+            **self._position(),
+            "sampler_seconds": self.training.pacer.seconds,
+            "metrics_bytes": 0 if self.run is None else self.run.metrics_bytes(),
+            "recorded": "" if self.run is None else self.run.recorded,
+            "recipe": {} if self.run is None else self.run.recipe,
+            "world": self.training.accelerator.num_processes,
+            "sharded": self.training.sharded,
+            "data_images": self.settings.data_images,
+            "example_shape": list(self.settings.example_shape),
+        }
 
     def _position(self) -> dict[str, Any]:
         return {

@@ -8,9 +8,9 @@ from typing import Any
 from torch import Tensor
 
 from stepwell.core.tensors import to_device
-from stepwell.train.checkpoint import Checkpoint
-from stepwell.train.recorder import TrainingStopped
-from stepwell.train.step import Training
+from stepwell.train.checkpoint import Checkpoint, split
+from stepwell.train.shards import Like
+from stepwell.train.step import Training, TrainingStopped
 
 Shape = tuple[int, ...]
 
@@ -25,6 +25,23 @@ def restore(training: Training, stored: Checkpoint) -> None:
     training.optimizer.load_state_dict(to_device(tree["optimizer"], training.accelerator.device))
     training.ema.load(tree["ema"])
     training.pacer.seconds = stored.info.get("sampler_seconds", 0.0)
+
+
+def like(training: Training) -> Like:
+    """The tensors of a training by the names that a checkpoint has for them."""
+    _, tensors = split({"model": training.network.state_dict(), "ema": training.ema.average})
+    trained: list[Tensor] = [
+        parameter for group in training.optimizer.param_groups for parameter in group["params"]
+    ]
+
+    def named(name: str) -> Tensor | None:
+        kind, _, rest = name.partition("/state/")
+        number = rest.partition("/")[0]
+        if kind == "optimizer" and number.isdecimal() and int(number) < len(trained):
+            return trained[int(number)]
+        return tensors.get(name)
+
+    return named
 
 
 def require_fit(training: Training, stored: Checkpoint) -> None:

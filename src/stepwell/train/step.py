@@ -10,14 +10,20 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
+from stepwell.core.errors import StepwellError
 from stepwell.core.sampler import Metrics
 from stepwell.core.tick import Tick
 from stepwell.data.batches import Batch, Batches, Prefetched
 from stepwell.models.denoiser import LABELS_ONLY, Condition, Conditioning
 from stepwell.objective import Objective
 from stepwell.pacer import Pacer
+from stepwell.probes.gradients import is_sharded
 from stepwell.train.ema import Ema
 from stepwell.train.learning_rate import LearningRate
+
+
+class TrainingStopped(StepwellError):
+    """Training cannot go on; what was saved is still good."""
 
 
 @dataclass
@@ -37,6 +43,8 @@ class Training:
     clip: float | None = 1.0
     channels_last: bool = False
     conditioning: Conditioning = LABELS_ONLY
+    sharded: bool = False
+    """Whether each rank holds a part of every tensor (FSDP): then all take part in each forward pass."""
 
     @property
     def network(self) -> nn.Module:
@@ -54,8 +62,9 @@ class Training:
         return x0, self.conditioning.of(x0, labels)
 
     def synchronised(self, last: bool) -> Any:
-        """Gradients are synchronised over ranks in the last micro-batch only."""
-        return nullcontext() if last else self.accelerator.no_sync(self.denoiser)
+        """Gradients are synchronised over ranks in the last micro-batch only; parts of them in each."""
+        # Until they are synchronised, FSDP would hold whole gradients, which is what sharding avoids.
+        return nullcontext() if last or self.sharded else self.accelerator.no_sync(self.denoiser)
 
 
 @dataclass(frozen=True)
@@ -98,6 +107,26 @@ def optimizer_step(t: Training) -> bool:
     return bool(scaler.get_scale() < before)
 
 
+def require_finite(t: Training, step: int, finite: Tensor, u: Tensor, losses: Tensor) -> None:
+    """Stop at a loss or gradient of this rank that is not `finite`, naming the timesteps of its losses."""
+    if bool(finite):
+        return
+    bad = ~torch.isfinite(losses)
+    u = u[bad] if bool(bad.any()) else u
+    times = [f"{time:g}" for time in t.objective.process.time(u[:8]).tolist()]
+    shown = ", ".join(times + ["..."] * (len(u) > 8))
+    raise TrainingStopped(
+        f"the loss or its gradient is not finite at step {step} (timesteps {shown}). Checkpoints before it "
+        "are good: go on from there with a lower lr=, more warm_up_steps= or clip=."
+    )
+
+
+def clipped_norm(t: Training) -> Tensor:
+    """The gradient's norm over all parameters, which is clipped to `clip`."""
+    norm: Tensor = t.accelerator.clip_grad_norm_(t.denoiser.parameters(), t.clip or torch.inf)
+    return norm.full_tensor() if is_sharded(norm) else norm
+
+
 def train_step(t: Training, step: int) -> StepReport:
     """Draw timesteps, denoise, update, learn."""
     rank, world = t.accelerator.process_index, t.accelerator.num_processes
@@ -117,12 +146,16 @@ def train_step(t: Training, step: int) -> StepReport:
         total = total + loss.detach()
         times.append(pace.u)
         plains.append(losses.plain.detach())
-    norm = t.accelerator.clip_grad_norm_(t.denoiser.parameters(), t.clip or torch.inf)
+    u, plain = torch.cat(times), torch.cat(plains)
+    # Before anything is learned from all ranks' losses, so that the rank whose loss it is speaks. On a GPU
+    # reading it would wait for the device in every step: the loop does it where it records.
+    if total.device.type == "cpu":
+        require_finite(t, step + 1, total.isfinite(), u, plain)
+    norm = clipped_norm(t)
     t.pacer.before_update()
     t.learning_rate.apply(t.optimizer, step)
     skipped = optimizer_step(t)
     t.optimizer.zero_grad()
     t.ema.step(step)
     metrics = t.pacer.after_update(skipped)
-    u, plain = torch.cat(times), torch.cat(plains)
     return StepReport(total, plain.mean(), norm, u, plain, metrics)

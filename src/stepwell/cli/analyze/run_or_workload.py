@@ -134,12 +134,11 @@ def _finished_run(run: Path) -> Moment:
 
 
 def _checkpoints(run: Path, at: Sequence[int]) -> Iterator[Moment]:
-    from stepwell.train.checkpoint import CheckpointError, load
+    from stepwell.train.checkpoint import CheckpointError, file, load, steps
     from stepwell.train.restore import restore
 
     experiment, training, _ = _finished_run(run)
-    named = run.glob("checkpoints/step-*.safetensors")
-    files = {int(file.stem[5:]): file for file in named if file.stem[5:].isdecimal()}
+    files = {step: file(run / "checkpoints", step) for step in steps(run / "checkpoints")}
     missing = [step for step in at if step not in files]
     if missing:
         raise StepwellError(
