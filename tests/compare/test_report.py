@@ -17,8 +17,9 @@ from train.small_runs import small_run
 from stepwell.cli.main import main
 from stepwell.compare.report.data import OCTAVES, chart_data, embedded
 from stepwell.compare.report.page import render
+from stepwell.compare.samples import Sheet
 from stepwell.compare.stats import paired
-from stepwell.compare.views import Heat, Sheet, Summary, Table
+from stepwell.compare.views import Heat, Summary, Table
 
 BAD = (
     "<script>alert(1)</script>",
@@ -68,20 +69,21 @@ class Page(HTMLParser):
         return json.loads(found[1])
 
 
-def test_verdict_comes_first_then_notes_tables_and_charts() -> None:
+def test_answer_samples_curves_and_densities_come_before_numbers() -> None:
     text = render(good())
     places = [
         text.index(words)
         for words in (
             'class="verdict">neyman needs',
-            "How to read this",
-            "All workloads</h3>",
-            "fashion16</h3>",
+            'class="answer"',
+            "<h2>Samples",
             "Learning curves",
             "Timesteps drawn during training",
             "Loss per band",
-            "<h2>Samples",
             "Performance profiles",
+            "<h2>In numbers",
+            "All workloads</h3>",
+            "How to read this",
             "<h2>Caveats",
             "<h2>Details",
             "How to reproduce",
@@ -210,7 +212,7 @@ def test_intervals_are_drawn_beside_ratios_only() -> None:
         ("neyman", ratio(0.62, 0.55, 0.70), "0.62 (0.55 to 0.70)"),
         ("uniform", ratio(1.0, 0.0, math.inf), paired([0.5, math.inf, 0.6])),
     )
-    summary = replace(good(2, 1), overall=Table("x", ("a", "b", "c"), rows), workloads=())
+    summary = replace(good(2, 1), overall=Table("x", ("a", "b", "c"), rows), workloads=(), answers=())
     text = render(summary)
     assert text.count('<svg class="range') == 2
     assert '<b>0.62</b> <span class="interval">(0.55 to 0.70)</span>' in text
@@ -218,7 +220,9 @@ def test_intervals_are_drawn_beside_ratios_only() -> None:
 
 def test_columns_that_nothing_is_known_for_are_left_out() -> None:
     rows = (("neyman", "", "0.03", ""), ("uniform", "", "", "x"))
-    text = render(replace(good(2, 1), overall=Table("x", ("a", "b", "c", "d"), rows), workloads=()))
+    text = render(
+        replace(good(2, 1), overall=Table("x", ("a", "b", "c", "d"), rows), workloads=(), answers=())
+    )
     assert Page(text).rows[:3] == [["a", "c", "d"], ["neyman", "0.03", ""], ["uniform", "", "x"]]
 
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from stepwell.core.errors import StepwellError
 from stepwell.recipes.schema import Recipe
-from stepwell.runs.directory import ENVIRONMENT, METRICS, RECIPE
+from stepwell.runs.directory import ENVIRONMENT, METRICS, RECIPE, safe_name
 from stepwell.runs.io import write_json
 from stepwell.runs.metrics import loss
 from stepwell.runs.portable import portable, portable_environment
@@ -25,6 +25,11 @@ BASE = "base"
 
 
 T = TypeVar("T")
+
+
+def run_folder(workload: str, method: str, seed: int) -> Path:
+    """Where a study keeps a run, below its own directory."""
+    return Path(safe_name(workload), safe_name(method), str(seed))
 
 
 @dataclass(frozen=True)
@@ -145,7 +150,7 @@ def read_all(paths: Sequence[Path]) -> tuple[list[Outcome], list[LeftOut]]:
     runs: dict[tuple[Any, ...], Outcome] = {}
     left_out = []
     for path in paths:
-        for directory in _directories(path):
+        for directory in run_directories(path):
             try:
                 outcome = read(directory)
             except UnreadableRun as error:
@@ -158,7 +163,7 @@ def read_all(paths: Sequence[Path]) -> tuple[list[Outcome], list[LeftOut]]:
     return list(runs.values()), left_out
 
 
-def _directories(path: Path) -> list[Path]:
+def run_directories(path: Path) -> list[Path]:
     """Run directories in or below a path, or the path itself if there are none."""
     inside = {file.parent for name in (RECIPE, METRICS) for file in path.rglob(name)}
     studies = {file.parent for file in path.rglob(STUDY)}

@@ -87,6 +87,16 @@ class Study:
         """The method that another one is judged against, itself if it is the baseline."""
         return self.against.get(method, self.baseline_among(methods))
 
+    @property
+    def runs(self) -> list[tuple[str, str, int]]:
+        """(workload, method, seed) in the order of running: for each seed another method comes first."""
+        return [
+            (workload, self.methods[(turn + place) % len(self.methods)], seed)
+            for workload in self.workloads
+            for turn, seed in enumerate(self.seeds)
+            for place in range(len(self.methods))
+        ]
+
     def plain(self) -> dict[str, Any]:
         """For JSON."""
         return asdict(self)
@@ -94,7 +104,7 @@ class Study:
 
 _SAVED_TEXTS = ("name", "baseline", "metric", "command")
 _SAVED_TABLES = ("workloads", "against", "judged_by", "rates")
-_SAVED_LISTS = ("methods", "edges")
+_SAVED_LISTS = ("methods", "seeds", "edges")
 _SAVED = (
     dict.fromkeys(_SAVED_TEXTS, str) | dict.fromkeys(_SAVED_TABLES, dict) | dict.fromkeys(_SAVED_LISTS, list)
 )

@@ -16,7 +16,7 @@ from stepwell.compare.curves import final
 from stepwell.compare.results import TUNING
 from stepwell.compare.study import EACH, Study, Tuning
 from stepwell.compare.trials import Trial, how_often, plan_of, started, trial_of
-from stepwell.recipes.run import safe_name
+from stepwell.runs.directory import safe_name
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from stepwell.recipes.training import (
     measurement_of,
     training_of,
 )
-from stepwell.runs.directory import ENVIRONMENT, Run, RunError, environment
+from stepwell.runs.directory import ENVIRONMENT, Run, RunError, environment, safe_name
 from stepwell.runs.io import write_json
 from stepwell.train import checkpoint
 from stepwell.train.loop import train
@@ -170,8 +170,3 @@ def with_out(plan: Plan, workload: str) -> Plan:
     if recipe.start:
         name += f"-from-{Path(recipe.start).stem}"
     return plan.with_settings(out=f"runs/{safe_name(name)}")
-
-
-def safe_name(name: str) -> str:
-    """A name as a folder can have it."""
-    return "".join(letter if letter.isalnum() or letter in "-_.+" else "-" for letter in name)

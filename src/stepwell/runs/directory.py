@@ -8,6 +8,7 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -17,6 +18,7 @@ from typing import Any, TextIO
 from stepwell.runs.io import finite, write_json
 
 RECIPE, ENVIRONMENT, METRICS = "recipe.json", "environment.json", "metrics.jsonl"
+LOCK = ".lock"
 
 
 @dataclass(frozen=True)
@@ -66,13 +68,17 @@ class Run:
         return resumed
 
     def _take_lock(self) -> None:
-        self._lock = (self.path / ".lock").open("w")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise RunError(
-                f"{self.path} is being written by another process: wait for it, or choose another out=."
-            ) from None
+        self._lock = (self.path / LOCK).open("w")
+        for tries in range(10):
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except OSError:
+                # `stepwell watch` takes it for a moment, to see whether the run is being written.
+                time.sleep(0.05 * (tries < 9))
+        raise RunError(
+            f"{self.path} is being written by another process: wait for it, or choose another out=."
+        )
 
     def _compare(self, before: dict[str, Any], now: dict[str, Any], may_change: frozenset[str]) -> None:
         changed = [
@@ -120,6 +126,11 @@ def records(path: Path) -> Iterator[dict[str, Any]]:
         for line in lines:
             if line.endswith("\n"):
                 yield json.loads(line)
+
+
+def safe_name(name: str) -> str:
+    """A name as a folder can have it."""
+    return "".join(letter if letter.isalnum() or letter in "-_.+" else "-" for letter in name)
 
 
 _PACKAGES = ("stepwell", "torch", "numpy", "diffusers", "accelerate", "safetensors")
