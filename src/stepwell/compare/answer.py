@@ -16,9 +16,8 @@ def answers(grouped: Grouped, judgements: dict[str, list[Judgement]]) -> tuple[A
     """One picture for each workload that has a comparison; before them one over all, if there are several."""
     compared = {name: found for name, found in judgements.items() if found}
     pictures = [_of_workload(name, list(grouped[name]), found) for name, found in compared.items()]
-    if len(grouped) > 1 and len(compared) == len(grouped):
-        pictures.insert(0, _over_all(compared))
-    return tuple(pictures)
+    over_all = _over_all(compared) if len(grouped) > 1 and len(compared) == len(grouped) else []
+    return (*over_all, *pictures)
 
 
 def _of_workload(name: str, methods: Sequence[str], judgements: Sequence[Judgement]) -> Answer:
@@ -38,19 +37,25 @@ def _of_workload(name: str, methods: Sequence[str], judgements: Sequence[Judgeme
     return Answer(name, f"{usual}, over {against}'s", _best_first(rows))
 
 
-def _over_all(judgements: dict[str, list[Judgement]]) -> Answer:
-    """The geometric means over workloads of the methods that all of them have."""
+def _over_all(judgements: dict[str, list[Judgement]]) -> list[Answer]:
+    """The geometric means over workloads of the methods that all of them have; nothing if there are none."""
     together = [judgement for found in judgements.values() for judgement in found]
     counts = Counter(judgement.method for judgement in together)
     everywhere = {j.method: j for j in together if counts[j.method] == len(judgements)}
     _, against = _usual(together)
+    means = {method: over_workloads(together, method) for method in everywhere}
     rows = [
-        AnswerRow(method, over_workloads(together, method), f"over {j.against}'s" * (j.against != against))
-        for method, j in everywhere.items()
+        AnswerRow(
+            method, mean, f"over {everywhere[method].against}'s" * (everywhere[method].against != against)
+        )
+        for method, mean in means.items()
+        if mean.seeds
     ]
+    if not rows:
+        return []
     baseline = AnswerRow(against, None, "baseline")
     measure = f"images for the same loss, over {against}'s: geometric mean"
-    return Answer(f"All {len(judgements)} workloads", measure, _best_first([baseline, *rows]))
+    return [Answer(f"All {len(judgements)} workloads", measure, _best_first([baseline, *rows]))]
 
 
 def _what(judgement: Judgement) -> str:

@@ -29,7 +29,7 @@ def followed(paths: Sequence[Path]) -> Summary:
     except NothingToReport:
         if not states:
             raise
-        title = ", ".join(path.name for path in paths)
+        title = ", ".join("/".join(path.parts[-2:]) for path in paths)
         return Summary(title, ("No evaluation yet.",), (), (), (), states=states)
 
 

@@ -39,7 +39,9 @@ def summarise(paths: Sequence[Path]) -> Summary:
     if not runs:
         reasons = "".join(f"\n  - {one.reason}" for one in left_out[:5])
         raise NothingToReport(f"there is no run to report on in {', '.join(map(str, paths))}:{reasons}")
-    return summarise_runs(runs, left_out, read_study(paths), ", ".join(path.name for path in paths))
+    return summarise_runs(
+        runs, left_out, read_study(paths), ", ".join("/".join(path.parts[-2:]) for path in paths)
+    )
 
 
 def summarise_runs(

@@ -14,8 +14,6 @@ _FARTHEST = 4.0
 """Ratios farther from 1 than this factor are drawn at the edge."""
 _NEAREST = 1.05
 """The edges are at least this factor away from 1, so that small differences look small."""
-_BETWEEN = 12
-"""The line at 1 goes on this far into the space between rows."""
 _STEPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _MOST_TICKS = 7
 
@@ -56,21 +54,24 @@ def _ends(ratio: Ratio) -> tuple[float, ...]:
     return (ratio.low, ratio.mean, ratio.high) if ratio.interval else (ratio.mean,)
 
 
-def bar(
-    ratio: Ratio | None, scale: Scale, height: int, dot: float, colour: str = "", between: int = 0
-) -> str:
-    """The line at 1, longer by `between` at both ends, interval and dot; without a ratio, a ring at 1."""
-    middle, one = height / 2, scale.at(1)
-    inside = f'<line class="one" x1="{one}%" x2="{one}%" y1="{-between}" y2="{height + between}"/>'
+def bar(ratio: Ratio | None, scale: Scale, height: int, dot: float, colour: str = "") -> str:
+    """The interval and the dot of a ratio; without one, a ring at 1."""
+    middle, inside = height / 2, ""
     if ratio is None:
-        inside += f'<circle class="ring" cx="{one}%" cy="{middle}" r="{dot}"/>'
+        inside = f'<circle class="ring" cx="{scale.at(1)}%" cy="{middle}" r="{dot}"/>'
     elif _ends(ratio):
         if ratio.interval:
             low, high = scale.at(ratio.low), scale.at(ratio.high)
-            inside += f'<line class="reach" x1="{low}%" x2="{high}%" y1="{middle}" y2="{middle}"/>'
+            inside = f'<line class="reach" x1="{low}%" x2="{high}%" y1="{middle}" y2="{middle}"/>'
         kind = "" if ratio.interval else ' class="ring"'
         inside += f'<circle{kind} cx="{scale.at(ratio.mean)}%" cy="{middle}" r="{dot}"/>'
     return f'<svg class="range {colour}" height="{height}" aria-hidden="true">{inside}</svg>'
+
+
+def line_at_one(scale: Scale) -> str:
+    """As high as what it lies behind."""
+    one = scale.at(1)
+    return f'<svg class="one" aria-hidden="true"><line x1="{one}%" x2="{one}%" y1="0" y2="100%"/></svg>'
 
 
 def verdict_of(ratio: Ratio | None) -> str:
@@ -88,11 +89,11 @@ def picture(answer: Answer, titled: bool) -> str:
     rows = "".join(_row(row, scale) for row in answer.rows)
     title = f"<b>{escape(answer.name)}</b> " if titled else ""
     return (
-        f'<table class="answer"><caption>{title}{escape(answer.measure)}, with 95 % intervals; '
-        "left of the line is better.</caption><thead><tr>"
+        f'<div class="forest"><table class="answer"><caption>{title}{escape(answer.measure)}, '
+        "with 95 % intervals; left of the line is better.</caption><thead><tr>"
         '<th scope="col">method</th><th scope="col">picture</th><th scope="col">ratio</th></tr>'
         f"</thead><tbody>{rows}</tbody>"
-        f'<tfoot aria-hidden="true"><tr><td></td><td>{_axis(scale)}</td><td></td></tr></tfoot></table>'
+        f'<tfoot aria-hidden="true"><tr><td></td><td>{_axis(scale)}</td><td></td></tr></tfoot></table></div>'
     )
 
 
@@ -105,10 +106,10 @@ def _row(row: AnswerRow, scale: Scale) -> str:
     if row.ratio is not None:
         value = f"<b>{row.ratio.mean:.2f}</b> {row.ratio.interval}" if word else escape(str(row.ratio))
     said = f' <span class="word">{word}</span>' if word else ""
-    picture = bar(row.ratio, scale, 30, 6, between=_BETWEEN) if drawn else ""
+    picture = bar(row.ratio, scale, 30, 6) if drawn else ""
     return (
-        f'<tr class="{kind}"><th scope="row">{escape(row.method)}{note}</th><td>{picture}</td>'
-        f"<td>{value}{said}</td></tr>"
+        f'<tr class="{kind}"><th scope="row">{escape(row.method)}{note}</th>'
+        f"<td>{line_at_one(scale)}{picture}</td><td>{value}{said}</td></tr>"
     )
 
 

@@ -78,7 +78,8 @@ def _section(title: str, html: str) -> str:
 
 def _samples(summary: Summary) -> str:
     html = "".join(_sheets(workload, len(summary.workloads) > 1) for workload in summary.workloads)
-    return _section("Samples from the same noise", html)
+    several = any(len(workload.methods) > 1 for workload in summary.workloads)
+    return _section("Samples from the same noise" if several else "Samples", html)
 
 
 def _sheets(workload: Workload, titled: bool) -> str:

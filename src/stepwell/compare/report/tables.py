@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from html import escape
 
 from stepwell.compare.report import COLOURS
-from stepwell.compare.report.forest import Scale, bar
+from stepwell.compare.report.forest import Scale, bar, line_at_one
 from stepwell.compare.stats import Ratio
 from stepwell.compare.views import Cell, Table, cell_text
 
@@ -47,4 +47,5 @@ def _cell(cell: Cell, scale: Scale, colour: int | None) -> str:
     if not isinstance(cell, Ratio) or not cell.interval:
         return escape(cell_text(cell))
     text = f'<b>{cell.mean:.2f}</b> <span class="interval">{cell.interval}</span>'
-    return text + bar(cell, scale, 10, 3.2, f"c{colour % len(COLOURS)}" if colour is not None else "")
+    dot = bar(cell, scale, 10, 3.2, f"c{colour % len(COLOURS)}" if colour is not None else "")
+    return f'{text}<div class="drawn">{line_at_one(scale)}{dot}</div>'
