@@ -41,7 +41,7 @@ def _press(browser: Any, *keys: str) -> None:
 
 
 def test_the_page_asks_for_nothing_but_itself_and_complains_about_nothing(page: Any) -> None:
-    for name, value in (("metric", "objective/vlb"), ("axis", "seconds"), ("band-scale", "loss")):
+    for name, value in (("metric", "objective/bound"), ("axis", "seconds"), ("band-scale", "loss")):
         choose(page, name, value)
     page.find_element("id", "theme").click()
     assert requests(page) == [page.current_url]
@@ -85,7 +85,7 @@ def test_heat_maps_have_pixels_of_many_colours(page: Any) -> None:
 
 def test_metric_axis_scale_and_view_change_the_lines(page: Any) -> None:
     seen = [paths(page)]
-    for name, value in (("metric", "objective/vlb"), ("axis", "seconds"), ("logs", "y"), ("view", "whole")):
+    for name, value in (("metric", "objective/bound"), ("axis", "seconds"), ("logs", "y"), ("view", "whole")):
         choose(page, name, value)
         seen.append(paths(page))
         assert seen[-1] != seen[-2], (name, value)

@@ -63,7 +63,7 @@ def test_a_page_follows_its_run_from_before_it_exists_to_after_its_end(browser: 
         until(lambda: len(paths(browser)) == 4)
         before = paths(browser)
 
-        choose(browser, "metric", "objective/vlb")
+        choose(browser, "metric", "objective/bound")
         choose(browser, "axis", "steps")
         choose(browser, "methods", "neyman")
         browser.execute_script("document.querySelector('#runs-0').open = true; scrollTo(0, 700)")
@@ -73,7 +73,7 @@ def test_a_page_follows_its_run_from_before_it_exists_to_after_its_end(browser: 
         chosen = browser.execute_script(
             "return [...document.querySelectorAll('input:checked')].map((i) => i.value)"
         )
-        assert {"objective/vlb", "steps"} <= set(chosen)
+        assert {"objective/bound", "steps"} <= set(chosen)
         assert browser.execute_script("return [scrollY, document.querySelector('#runs-0').open]") == [
             700,
             True,

@@ -27,9 +27,9 @@ from stepwell.compare.views import (
 from stepwell.runs.metrics import Metric
 
 METRICS = (
-    Metric("objective/none", "held-out simple loss"),
+    Metric("objective/simple", "held-out simple loss"),
     Metric("objective/min-snr", "held-out Min-SNR loss"),
-    Metric("objective/vlb", "held-out variational bound"),
+    Metric("objective/bound", "held-out variational bound"),
 )
 METHODS = ("uniform", "min-snr", "neyman", "alignment")
 FINAL = {"uniform": 0.0345, "min-snr": 0.0352, "neyman": 0.0328, "alignment": 0.0337}
@@ -135,7 +135,7 @@ def hostile(text: str) -> Summary:
         title=text,
         verdict=(text, text),
         notes=(text,),
-        metrics=(Metric("objective/none", text),),
+        metrics=(Metric("objective/simple", text),),
         workloads=(workload,),
         answers=(
             Answer(text, text, (AnswerRow(text, ratio(0.5, 0.4, 0.6), text), AnswerRow(text, None, text))),
@@ -198,7 +198,7 @@ def _run(method: str, seed: int, workload: str, factor: float, points: int) -> R
     base = [final * (1 + 30 / (1 + step / 6) + 0.9 * math.exp(-step / 700)) for step in steps]
     values = {
         key: tuple(scale * value * w for value, w in zip(base, wobble, strict=True))
-        for key, scale in (("objective/none", 1.0), ("objective/min-snr", 0.6), ("objective/vlb", 0.011))
+        for key, scale in (("objective/simple", 1.0), ("objective/min-snr", 0.6), ("objective/bound", 0.011))
     }
     return RunView(
         method=method,

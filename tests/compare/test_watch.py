@@ -34,7 +34,7 @@ def write_run(place: Path, steps: int, method: str = "uniform", more: str = "") 
     lines = [
         {"kind": "evaluation", "step": step, "images": 8 * step, "seconds": 0.1 * step}
         | {
-            "objective/none": 1 / (1 + step),
+            "objective/simple": 1 / (1 + step),
             "density": [1.0, 1.0],
             "effective_weight": [1.0, 1.0],
             "bands": [0.5, 0.2],

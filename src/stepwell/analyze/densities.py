@@ -34,7 +34,7 @@ class Profile:
     source: str
     learns: bool
     unbiased: bool
-    timesteps: int | None
+    process: NoiseProcess
     u: Tensor
     density: Tensor
     """Relative to uniform."""
@@ -46,6 +46,11 @@ class Profile:
         """All three parts in one line."""
         return " · ".join(self.parts)
 
+    @property
+    def flat(self) -> bool:
+        """Whether every timestep is drawn as often and counts as much as any other."""
+        return all(bool((values - 1).abs().max() < 1e-3) for values in (self.density, self.effective))
+
     def plain(self) -> dict[str, Any]:
         """The values for JSON."""
         return {
@@ -53,8 +58,9 @@ class Profile:
             "source": self.source,
             "learns": self.learns,
             "unbiased": self.unbiased,
-            "timesteps": self.timesteps,
+            "timesteps": self.process.timesteps,
             "u": self.u.tolist(),
+            "log_snr": self.process.log_snr(self.u).tolist(),
             "density": self.density.tolist(),
             "effective": self.effective.tolist(),
         }
@@ -72,7 +78,7 @@ def profile(sampler: Spec, weighting: Spec, process: Spec) -> Profile:
         source=f"{entry.summary} ({entry.source})",
         learns=drawing.learns or weighting.entry.learns,
         unbiased=drawing.reference is not None,
-        timesteps=over.timesteps,
+        process=over,
         u=u,
         density=density,
         effective=effective / effective.mean().clamp(min=torch.finfo(effective.dtype).tiny),

@@ -13,7 +13,7 @@ from stepwell.core.errors import StepwellError
 from stepwell.recipes.schema import Recipe
 from stepwell.runs.directory import ENVIRONMENT, METRICS, RECIPE, safe_name
 from stepwell.runs.io import write_json
-from stepwell.runs.metrics import loss
+from stepwell.runs.metrics import loss, named_now
 from stepwell.runs.portable import portable, portable_environment
 
 SCORE = "score.json"
@@ -122,7 +122,7 @@ def _metrics(path: Path) -> tuple[tuple[dict[str, Any], ...], tuple[str, ...]]:
                     continue
                 record = json.loads(line)
                 if record["kind"] == "evaluation":
-                    evaluations.append(_checked(record))
+                    evaluations.append(_checked(named_now(record)))
                 elif record["kind"] == "warning":
                     warnings.append(f"step {record['step']}: {record['message']}")
     except FileNotFoundError:

@@ -66,7 +66,8 @@ def _state(folder: Path, name: str) -> RunState:
         name = f"{recipe.method}, seed {recipe.seed}"
         name += f", lr {recipe.lr:g} (tuning)" if TUNING in folder.parts else ""
     records = newest_records(folder)
-    trained = [record for record in records if record.get("kind") == "train"][-_RATE_OVER:]
+    trained = [record for record in records if record.get("kind") == "train" and "seconds" in record]
+    trained = trained[-_RATE_OVER:]
     last = max(records, key=lambda record: record.get("step", 0), default={})
     step, seconds = int(last.get("step", 0)), float(last.get("seconds", 0.0))
     speed = _speed(trained)

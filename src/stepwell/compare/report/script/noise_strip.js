@@ -13,10 +13,13 @@ function noiseStrip(noise, left, width, top) {
     const size = noise.height;
     const all = svg("image", { width: size * count, height: size, href: greyPicture(noise), class: "noised" });
     elements.push(svg("svg", { x: middle(index) - side / 2, y: top + 15, width: side, height: side, viewBox: `${index * size} 0 ${size} ${size}` }, all));
-    if (index % every === 0 && value !== null) elements.push(svg("text", { x: middle(index), y: top + 10, class: "tick x" }, value.toFixed(width / count < 45 ? 0 : 1)));
+    if (index % every === 0 && value !== null) elements.push(svg("text", { x: middle(index), y: top + 10, class: "tick x" }, rounded(value, width / count < 45 ? 0 : 1)));
   });
   return { elements, height: 15 + side };
 }
+
+// Never minus zero.
+const rounded = (value, digits) => (Math.round(value * 10 ** digits) / 10 ** digits + 0).toFixed(digits);
 
 function greyPicture(noise) {
   if (noise.href) return noise.href;
