@@ -46,11 +46,6 @@ class Profile:
         """All three parts in one line."""
         return " · ".join(self.parts)
 
-    @property
-    def flat(self) -> bool:
-        """Whether every timestep is drawn as often and counts as much as any other."""
-        return all(bool((values - 1).abs().max() < 1e-3) for values in (self.density, self.effective))
-
     def plain(self) -> dict[str, Any]:
         """The values for JSON."""
         return {

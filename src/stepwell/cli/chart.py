@@ -12,11 +12,13 @@ from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 from stepwell.cli.options import check_picture
-from stepwell.cli.time_axis import label_curves, noised_above
+from stepwell.cli.time_axis import label_curves, noised_above, room_above
 from stepwell.compare.report import COLOURS
 from stepwell.core.errors import StepwellError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from stepwell.analyze.densities import Profile
 
 TIME_AXIS = "unit time u: 0 is data, 1 is noise"
@@ -42,7 +44,7 @@ def text(profile: Profile) -> str:
         lines += ["It learns: this is its density before training.", ""]
     width = min(_COLUMNS, len(profile.u))
     axis = [_ends(width, last_time(profile.process.timesteps)), _log_snr_line(profile, width)]
-    if profile.flat:
+    if _is_one(profile.density) and _is_one(profile.effective):
         told = "Every timestep is drawn equally often, and its loss counts as much as any other's."
         levels = _finite(profile.process.log_snr(profile.u).tolist())
         return "\n".join([*lines, told, "", *_plot("log-SNR", levels, min(levels)), axis[0], ""])
@@ -108,6 +110,10 @@ def _finite(values: Sequence[float]) -> list[float]:
     """With the lowest finite value instead of the minus infinity at zero SNR."""
     low = min((value for value in values if math.isfinite(value)), default=0.0)
     return [value if math.isfinite(value) else low for value in values]
+
+
+def _is_one(values: Tensor) -> bool:
+    return bool((values - 1).abs().max() < 1e-3)
 
 
 def _weighted(profiles: Sequence[Profile]) -> bool:
@@ -215,25 +221,35 @@ def write(figure: Any, path: Path) -> None:
 
 
 def save(profiles: Sequence[Profile], path: Path) -> None:
-    """Save a figure of profiles: density above, and below the effective weight where that is another."""
-    weighted = _weighted(profiles)
+    """Save a figure of profiles: the density, and the effective weight where that is another."""
     processes = {profile.parts[2]: profile.process for profile in profiles}
-    figure = blank(8, (6.8 if weighted else 4.0) + 0.6 * len(processes))
-    above, *others = figure.subplots(1 + weighted, 1, sharex=True, squeeze=False)[:, 0]
     common, labels = _labels([profile.parts for profile in profiles])
-    figure.suptitle(common, fontsize=11)
-    for axes, values in zip((above, *others), ("density", "effective"), strict=False):
+    drawn = {"density": "density\n(uniform = 1)", "effective": "effective weight on the loss\n(mean = 1)"}
+    if not _weighted(profiles):
+        del drawn["effective"]
+    elif all(_is_one(profile.density) for profile in profiles):
+        del drawn["density"]
+        common += ": every timestep is drawn equally often"
+    room = room_above(len(processes)) + _TITLE
+    height = _PANEL * len(drawn) + room
+    figure = blank(8, height)
+    figure.get_layout_engine().set(rect=(0, 0, 1, 1 - room / height))
+    figure.suptitle(common, fontsize=11, y=1 - 0.08 / height)
+    panels = figure.subplots(len(drawn), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, (values, name) in zip(panels, drawn.items(), strict=True):
         curves = [(one.u.tolist(), getattr(one, values).tolist()) for one in profiles]
         for index, (u, heights) in enumerate(curves):
             axes.plot(u, heights, **line_style(index))
         time_axes(axes)
         label_curves(axes, curves, labels)
-    above.set_ylabel("density\n(uniform = 1)")
-    for below in others:
-        below.set_ylabel("effective weight on the loss\n(mean = 1)")
+        axes.set_ylabel(name)
     axes.set_xlabel(TIME_AXIS)
-    noised_above(above, processes, 3.4)
+    noised_above(panels[0], processes, _PANEL - 0.6 / len(drawn))
     write(figure, path)
+
+
+_PANEL, _TITLE = 3.2, 0.3
+"""Inches of a panel with its labels, and of the title."""
 
 
 def _labels(parts: Sequence[tuple[str, ...]]) -> tuple[str, list[str]]:

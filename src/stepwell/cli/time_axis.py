@@ -24,11 +24,20 @@ _ENOUGH = 0.08
 """More distance from other curves than this makes a name no clearer."""
 
 
+_STRIP, _GAP = 0.42, 0.2
+"""Height of a row of images and of the numbers above it, in inches."""
+
+
+def room_above(count: int) -> float:
+    """Inches that the rows of so many processes take."""
+    return count * (_STRIP + _GAP) + _GAP
+
+
 def noised_above(axes: Any, processes: Mapping[str, NoiseProcess], inches: float) -> None:
     """A row of noised images with its log-SNR above the axes, which are so high, for each process."""
     from stepwell.analyze.noised import noised_example
 
-    row, gap = 0.42 / inches, 0.2 / inches
+    row, gap = _STRIP / inches, _GAP / inches
     for place, (name, process) in enumerate(reversed(list(processes.items()))):
         example = noised_example(process, _NOISED)
         strip = axes.inset_axes((0.0, 1 + gap / 2 + place * (row + gap), 1.0, row))
@@ -41,6 +50,8 @@ def noised_above(axes: Any, processes: Mapping[str, NoiseProcess], inches: float
         title = f"log-SNR\n{name}" if len(processes) > 1 else "log-SNR"
         strip.set_ylabel(title, fontsize=7, rotation=0, ha="right", va="center")
         strip.spines[:].set_visible(False)
+        # Its room is known, and a layout that looked for it would take it twice.
+        strip.set_in_layout(False)
 
 
 def label_curves(axes: Any, curves: Sequence[Curve], names: Sequence[str]) -> None:
@@ -48,10 +59,10 @@ def label_curves(axes: Any, curves: Sequence[Curve], names: Sequence[str]) -> No
     top = axes.get_ylim()[1] * 1.08
     axes.set_ylim(top=top)
     taken: list[tuple[float, float, float]] = []
-    for index, (name, curve) in enumerate(zip(names, curves, strict=True)):
+    for index, (name, curve) in enumerate(_apart(names, curves, top)):
         if not name:
             continue
-        others = [other for other in curves if other is not curve]
+        others = [other for other in curves if not _same(other, curve, top)]
         half = min(_LETTER * len(name) / 2, 0.5)
         places = [half + (1 - 2 * half) * place / (_PLACES - 1) for place in range(_PLACES)]
         u = max(places, key=lambda place: _clearness(place, half, curve, others, taken, top))
@@ -71,6 +82,21 @@ def label_curves(axes: Any, curves: Sequence[Curve], names: Sequence[str]) -> No
         )
 
 
+def _apart(names: Sequence[str], curves: Sequence[Curve], top: float) -> list[tuple[str, Curve]]:
+    """Names with their curves; of curves that cover each other, the first has all names."""
+    firsts = [next(i for i, other in enumerate(curves) if _same(other, curve, top)) for curve in curves]
+    joined = [
+        ", ".join(name for name, place in zip(names, firsts, strict=True) if place == index)
+        for index in range(len(curves))
+    ]
+    return list(zip(joined, curves, strict=True))
+
+
+def _same(one: Curve, other: Curve, top: float) -> bool:
+    pairs = zip(one[1], other[1], strict=False)
+    return len(one[1]) == len(other[1]) and all(abs(a - b) < 0.005 * top for a, b in pairs)
+
+
 def _clearness(
     u: float,
     half: float,
@@ -87,7 +113,9 @@ def _clearness(
     overlaps = any(abs(u - x) < half + wide and abs(foot - y) < _LINE for x, y, wide in taken)
     outside = foot + _LINE > 1
     steep = (max(own) - min(own)) / top
-    return min([_ENOUGH, *near]) - steep - (overlaps or outside) - 0.01 * abs(u - 0.5)
+    # Where a curve is high, it is met first.
+    high = 0.06 * max(own) / (max(curve[1]) or 1.0)
+    return min([_ENOUGH, *near]) + high - steep - (overlaps or outside)
 
 
 def _within(curve: Curve, u: float, half: float) -> list[float]:
