@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -90,24 +91,19 @@ class Study:
     @property
     def runs(self) -> list[tuple[str, str, int]]:
         """(workload, method, seed) in the order of running: for each seed another method comes first."""
-        return [
-            (workload, self.methods[(turn + place) % len(self.methods)], seed)
-            for workload in self.workloads
-            for turn, seed in enumerate(self.seeds)
-            for place in range(len(self.methods))
-        ]
+        names, turns = self.methods, product(self.workloads, enumerate(self.seeds), range(len(self.methods)))
+        return [(work, names[(turn + place) % len(names)], seed) for work, (turn, seed), place in turns]
 
     def plain(self) -> dict[str, Any]:
         """For JSON."""
         return asdict(self)
 
 
-_SAVED_TEXTS = ("name", "baseline", "metric", "command")
-_SAVED_TABLES = ("workloads", "against", "judged_by", "rates")
-_SAVED_LISTS = ("methods", "seeds", "edges")
-_SAVED = (
-    dict.fromkeys(_SAVED_TEXTS, str) | dict.fromkeys(_SAVED_TABLES, dict) | dict.fromkeys(_SAVED_LISTS, list)
-)
+_SAVED: dict[str, type] = {
+    **dict.fromkeys(("name", "baseline", "metric", "command"), str),
+    **dict.fromkeys(("workloads", "against", "judged_by", "rates"), dict),
+    **dict.fromkeys(("methods", "seeds", "edges"), list),
+}
 
 
 def read_study(paths: Sequence[Path]) -> Study:

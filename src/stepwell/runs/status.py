@@ -66,3 +66,10 @@ def newest_records(run: Path) -> list[dict[str, Any]]:
         with suppress(ValueError):
             records.append(json.loads(line))
     return [record for record in records if isinstance(record, dict)]
+
+
+def duration(seconds: float) -> str:
+    """Seconds, minutes or hours, as short as can be."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

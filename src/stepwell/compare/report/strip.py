@@ -7,6 +7,7 @@ from html import escape
 
 from stepwell.compare.report.pictures import sheet_image
 from stepwell.compare.views import RunState
+from stepwell.runs.status import duration
 
 _SHOWN = ("running", "failed", "stopped")
 """Runs with a row of their own; of the others only names are listed."""
@@ -50,10 +51,3 @@ def _row(run: RunState) -> str:
         f'<span class="facts">{"".join(f"<span>{fact}</span> " for fact in facts)}</span>{message}</div>'
         f"{image}</li>"
     )
-
-
-def duration(seconds: float) -> str:
-    """Seconds, minutes or hours, as short as can be."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
