@@ -25,7 +25,7 @@ from stepwell.compare.curves import final, same_loss_ratio, to_end_ratio
 from stepwell.compare.results import Outcome
 from stepwell.compare.stats import Ratio, paired
 from stepwell.recipes.schema import Recipe
-from stepwell.runs.metrics import loss
+from stepwell.runs.metrics import loss, named_now
 
 RECORDS = HERE / "records" / "pays"
 BOUND, SIMPLE, MIN_SNR = (loss(name).key for name in ("bound", "simple", "min-snr"))
@@ -78,7 +78,7 @@ class Trial:
         """The evaluations of a finished run."""
         found = json.loads(self.path.read_text())
         recipe = Recipe(method=self.method, seed=self.seed, steps=STAGES[self.stage][0])
-        return Outcome(self.path, recipe, tuple(found["evaluations"]))
+        return Outcome(self.path, recipe, tuple(map(named_now, found["evaluations"])))
 
     def score(self) -> dict[str, Any]:
         """Its end: distances and bits."""

@@ -61,6 +61,31 @@ def test_json_has_one_value_per_timestep_for_each_sampler(capsys: pytest.Capture
     assert sum(profiles[1]["density"]) == pytest.approx(50)
 
 
+def test_several_samplers_are_one_row_each_on_one_scale(capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(capsys, "uniform,logit-normal", "table", "masses=0,4", "-p", "cosine:timesteps=50")
+    assert len(text.splitlines()) < 10
+    rows = {line.split()[0]: line.split()[1:] for line in text.splitlines() if "up to" in line}
+    assert list(rows) == ["uniform", "logit-normal", "table(masses=(0,"]
+    assert set(rows["uniform"][0]) == {"▃"}
+    assert (rows["uniform"][-1], rows["logit-normal"][-1]) == ("1", "1.59")
+    name, *levels = text.splitlines()[-1].split()
+    assert name == "log-SNR"
+    assert [float(level) for level in levels] == sorted(map(float, levels), reverse=True)
+    assert (len(levels), levels[-1]) == (5, "-13.8")
+
+
+def test_where_all_is_1_the_log_snr_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(capsys, "cosine")
+    assert "Every timestep is drawn equally often" in text
+    assert "density (uniform = 1)" not in text
+    levels = [
+        float(line.split()[0])
+        for line in text.splitlines()
+        if "█" in line and line.strip()[0] in "-1234567890"
+    ]
+    assert levels == pytest.approx([7.83, -19.8], abs=0.1)
+
+
 def test_recipes_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert 'data = "fashion16"' in shown(capsys, "fashion16")
     assert json.loads(shown(capsys, "fashion16", "--json"))["model"] == "tiny"

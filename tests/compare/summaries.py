@@ -8,14 +8,18 @@ import struct
 import zlib
 from dataclasses import replace
 
+from stepwell.analyze.noised import NoisedExample
 from stepwell.compare.results import LeftOut
+from stepwell.compare.samples import Sheet
 from stepwell.compare.stats import Ratio
 from stepwell.compare.views import (
+    Answer,
+    AnswerRow,
     Heat,
     MethodView,
     Profile,
+    RunState,
     RunView,
-    Sheet,
     Summary,
     Table,
     Workload,
@@ -23,9 +27,9 @@ from stepwell.compare.views import (
 from stepwell.runs.metrics import Metric
 
 METRICS = (
-    Metric("objective/none", "held-out simple loss"),
+    Metric("objective/simple", "held-out simple loss"),
     Metric("objective/min-snr", "held-out Min-SNR loss"),
-    Metric("objective/vlb", "held-out variational bound"),
+    Metric("objective/bound", "held-out variational bound"),
 )
 METHODS = ("uniform", "min-snr", "neyman", "alignment")
 FINAL = {"uniform": 0.0345, "min-snr": 0.0352, "neyman": 0.0328, "alignment": 0.0337}
@@ -56,6 +60,7 @@ def good(points: int = 40, seeds: int = 3, methods: tuple[str, ...] = METHODS) -
         ),
         metrics=METRICS,
         workloads=workloads,
+        answers=tuple(_answer(name, methods) for name in ("All 2 workloads", "fashion16", "mnist16")),
         overall=Table(
             "Geometric mean over workloads of the time to the baseline's final loss",
             ("method", "time to target", "workloads won"),
@@ -74,6 +79,30 @@ def good(points: int = 40, seeds: int = 3, methods: tuple[str, ...] = METHODS) -
             "stepwell compare fashion16 mnist16 --methods uniform,min-snr,neyman,alignment --out runs/study",
             "stepwell report runs/study --out report.html",
         ),
+    )
+
+
+def _answer(name: str, methods: tuple[str, ...]) -> Answer:
+    ratios = {"neyman": ratio(0.62, 0.55, 0.70), "alignment": ratio(0.97, 0.90, 1.05)}
+    rows = [AnswerRow(method, ratios.get(method, ratio(1.2, 1.1, 1.3))) for method in methods[1:]]
+    return Answer(name, "images for the same simple loss", (*rows, AnswerRow(methods[0], None, "baseline")))
+
+
+def like_the_demo() -> Summary:
+    """One workload and four methods, as `make demo` leaves them."""
+    summary = good()
+    return replace(summary, workloads=summary.workloads[:1], answers=summary.answers[1:2], overall=None)
+
+
+def states() -> tuple[RunState, ...]:
+    """Two runs that train, one that failed, one that waits, one that is done."""
+    sheet = Sheet(picture(3), "step 500")
+    return (
+        RunState("uniform, seed 0", "running", 1200, 3000, 12.5, 144.0, 0.0412, 0.008, sheet),
+        RunState("neyman, seed 0", "running", 900, 3000, 11.0, 191.0, 0.0409, 0.008),
+        RunState("neyman, seed 1", "failed", 50, 3000, message="the loss is not finite at step 50."),
+        RunState("uniform, seed 1", "queued"),
+        RunState("uniform, seed 2", "done", 3000, 3000),
     )
 
 
@@ -106,13 +135,17 @@ def hostile(text: str) -> Summary:
         title=text,
         verdict=(text, text),
         notes=(text,),
-        metrics=(Metric("objective/none", text),),
+        metrics=(Metric("objective/simple", text),),
         workloads=(workload,),
+        answers=(
+            Answer(text, text, (AnswerRow(text, ratio(0.5, 0.4, 0.6), text), AnswerRow(text, None, text))),
+        ),
         overall=Table(text, (text,), ((text,),)),
         profiles=(Profile(text, 0, (1.0, 2.0), (0.5, 1.0)),),
         left_out=(LeftOut(text, text),),
         environment={text: text},
         reproduce=(text,),
+        states=(RunState(text, "failed", 3, 4, message=text), RunState(text, "queued")),
     )
 
 
@@ -132,6 +165,7 @@ def _workload(name: str, factor: float, points: int, seeds: int, methods: tuple[
         "against uniform",
         "per 1000 steps",
     )
+    leading = columns[:4]
     caption = f"{seeds} seeds, paired; 95 % intervals"
     settings = {
         "model": "unet-small",
@@ -146,8 +180,12 @@ def _workload(name: str, factor: float, points: int, seeds: int, methods: tuple[
         ("neyman", ratio(0.58, 0.55, 0.61), "105 (78 to 169)", ratio(0.65, 0.6, 0.7), ratio(0.62, 0.55, 0.7)),
     )
     expected = ("method", "variance left", "critical batch", "images expected", "images measured")
-    table, forecasts = Table(caption, columns, tuple(rows)), Table("What was expected", expected, told)
-    return Workload(name, methods[0], table, views, runs, settings, forecasts)
+    table, forecasts = (
+        Table(caption, columns, tuple(rows), leading),
+        Table("What was expected", expected, told),
+    )
+    noise = NoisedExample((3.0, 0.0, -6.0), tuple((0, 128, 255) * 2 for _ in range(2)))
+    return Workload(name, methods[0], table, views, runs, settings, forecasts, noise)
 
 
 def _run(method: str, seed: int, workload: str, factor: float, points: int) -> RunView:
@@ -160,7 +198,7 @@ def _run(method: str, seed: int, workload: str, factor: float, points: int) -> R
     base = [final * (1 + 30 / (1 + step / 6) + 0.9 * math.exp(-step / 700)) for step in steps]
     values = {
         key: tuple(scale * value * w for value, w in zip(base, wobble, strict=True))
-        for key, scale in (("objective/none", 1.0), ("objective/min-snr", 0.6), ("objective/vlb", 0.011))
+        for key, scale in (("objective/simple", 1.0), ("objective/min-snr", 0.6), ("objective/bound", 0.011))
     }
     return RunView(
         method=method,

@@ -24,7 +24,7 @@ from stepwell.compare.curves import (
 )
 from stepwell.compare.results import Outcome
 
-SIMPLE = "objective/none"
+SIMPLE = "objective/simple"
 
 
 def curve(loss: Callable[[float], float], count: int = 40, **more: float) -> Outcome:

@@ -19,15 +19,15 @@ from stepwell.compare.summary import summarise
 def test_a_run_is_read(tmp_path: Path) -> None:
     outcome = read(write_run(tmp_path / "run", [1.0, 0.5, 0.25], "min-snr", 7))
     assert (outcome.method, outcome.seed, outcome.finished) == ("min-snr", 7, True)
-    assert outcome.values("objective/none") == [1.0, 0.5, 0.25]
+    assert outcome.values("objective/simple") == [1.0, 0.5, 0.25]
     assert outcome.score["fashion16_features"]["frechet_distance"] == 2.5
 
 
 def test_what_was_not_finite_is_nan(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [1.0, 0.5])
-    text = (run / "metrics.jsonl").read_text().replace('"objective/none": 0.5', '"objective/none": null')
+    text = (run / "metrics.jsonl").read_text().replace('"objective/simple": 0.5', '"objective/simple": null')
     (run / "metrics.jsonl").write_text(text)
-    assert math.isnan(read(run).values("objective/none")[-1])
+    assert math.isnan(read(run).values("objective/simple")[-1])
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_half_written_line_is_not_there_yet(tmp_path: Path) -> None:
     text = (run / "metrics.jsonl").read_text()
     (run / "metrics.jsonl").write_text(text[:-20])
     outcome = read(run)
-    assert outcome.values("objective/none") == [1.0, 0.5]
+    assert outcome.values("objective/simple") == [1.0, 0.5]
     assert not outcome.finished
 
 
@@ -86,7 +86,7 @@ def test_a_thin_record_says_the_same_in_a_tenth_of_the_room(tmp_path: Path) -> N
     (run / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
     write_record(read(run), tmp_path / "thin")
     thin, whole = read(tmp_path / "thin"), read(run)
-    assert thin.values("objective/none") == pytest.approx(whole.values("objective/none"), rel=1e-4)
+    assert thin.values("objective/simple") == pytest.approx(whole.values("objective/simple"), rel=1e-4)
     assert replace(thin.recipe, out=whole.recipe.out) == whole.recipe
     assert thin.score == whole.score
     sizes = [sum(f.stat().st_size for f in path.rglob("*.*")) for path in (tmp_path / "thin", run)]

@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compare.summaries import good, hostile, ratio
+from compare.summaries import good, hostile, like_the_demo, ratio, states
 from train.small_runs import small_run
 
 from stepwell.cli.main import main
 from stepwell.compare.report.data import OCTAVES, chart_data, embedded
+from stepwell.compare.report.forest import Scale
 from stepwell.compare.report.page import render
+from stepwell.compare.samples import Sheet
 from stepwell.compare.stats import paired
-from stepwell.compare.views import Heat, Sheet, Summary, Table
+from stepwell.compare.views import Heat, Summary, Table
 
 BAD = (
     "<script>alert(1)</script>",
@@ -68,20 +70,21 @@ class Page(HTMLParser):
         return json.loads(found[1])
 
 
-def test_verdict_comes_first_then_notes_tables_and_charts() -> None:
+def test_answer_samples_curves_and_densities_come_before_numbers() -> None:
     text = render(good())
     places = [
         text.index(words)
         for words in (
             'class="verdict">neyman needs',
-            "How to read this",
-            "All workloads</h3>",
-            "fashion16</h3>",
+            'class="answer"',
+            "<h2>Samples",
             "Learning curves",
             "Timesteps drawn during training",
             "Loss per band",
-            "<h2>Samples",
             "Performance profiles",
+            "<h2>In numbers",
+            "All workloads</h3>",
+            "How to read this",
             "<h2>Caveats",
             "<h2>Details",
             "How to reproduce",
@@ -176,9 +179,9 @@ def test_sixty_runs_of_120_points_are_less_than_a_megabyte() -> None:
 def test_numbers_that_are_not_finite_are_left_out_of_charts() -> None:
     summary = good(4, 1)
     workload = summary.workloads[0]
-    run = replace(workload.runs[0], values={"objective/none": (1.0, None, float("nan"), float("inf"))})
+    run = replace(workload.runs[0], values={"objective/simple": (1.0, None, float("nan"), float("inf"))})
     text = render(replace(summary, workloads=(replace(workload, runs=(run,)),)))
-    assert Page(text).data(text)["data"]["workloads"][0]["runs"][0]["values"]["objective/none"] == [
+    assert Page(text).data(text)["data"]["workloads"][0]["runs"][0]["values"]["objective/simple"] == [
         1,
         None,
         None,
@@ -210,7 +213,7 @@ def test_intervals_are_drawn_beside_ratios_only() -> None:
         ("neyman", ratio(0.62, 0.55, 0.70), "0.62 (0.55 to 0.70)"),
         ("uniform", ratio(1.0, 0.0, math.inf), paired([0.5, math.inf, 0.6])),
     )
-    summary = replace(good(2, 1), overall=Table("x", ("a", "b", "c"), rows), workloads=())
+    summary = replace(good(2, 1), overall=Table("x", ("a", "b", "c"), rows), workloads=(), answers=())
     text = render(summary)
     assert text.count('<svg class="range') == 2
     assert '<b>0.62</b> <span class="interval">(0.55 to 0.70)</span>' in text
@@ -218,7 +221,9 @@ def test_intervals_are_drawn_beside_ratios_only() -> None:
 
 def test_columns_that_nothing_is_known_for_are_left_out() -> None:
     rows = (("neyman", "", "0.03", ""), ("uniform", "", "", "x"))
-    text = render(replace(good(2, 1), overall=Table("x", ("a", "b", "c", "d"), rows), workloads=()))
+    text = render(
+        replace(good(2, 1), overall=Table("x", ("a", "b", "c", "d"), rows), workloads=(), answers=())
+    )
     assert Page(text).rows[:3] == [["a", "c", "d"], ["neyman", "0.03", ""], ["uniform", "", "x"]]
 
 
@@ -243,10 +248,10 @@ def test_a_report_says_what_the_run_directories_say(study: Path, capsys: pytest.
         for seed in (0, 1):
             lines = (study / f"{method}-{seed}" / "metrics.jsonl").read_text().splitlines()
             records = [record for record in map(json.loads, lines) if record["kind"] == "evaluation"]
-            expected = [record["objective/none"] for record in records]
+            expected = [record["objective/simple"] for record in records]
             ends.append(expected[-1])
             drawn = next(run for run in curves if (run["method"], run["seed"]) == (method, seed))
-            assert drawn["values"]["objective/none"] == pytest.approx(expected, rel=1e-4)
+            assert drawn["values"]["objective/simple"] == pytest.approx(expected, rel=1e-4)
             assert drawn["steps"] == [record["step"] for record in records]
             assert drawn["images"] == [record["images"] for record in records]
             row = next(row for row in page.rows if row[:2] == [method, str(seed)])
@@ -254,6 +259,61 @@ def test_a_report_says_what_the_run_directories_say(study: Path, capsys: pytest.
         table = next(row for row in page.rows if row[0] == method and len(row) > 8)
         assert any(cell == f"{sum(ends) / 2:.4g}" for cell in table)
     assert text.count("<img") == 2
+
+
+def test_report_and_evaluate_say_the_same_of_the_same_weights(
+    study: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = study / "uniform-0"
+    assert main(["evaluate", str(run), "-n", "0", "--json"]) == 0
+    measured = json.loads(capsys.readouterr().out)["objective/simple"]
+    assert main(["report", str(run), "--out", str(study / "one.html")]) == 0
+    assert f"simple loss {measured:.5f} after 12 steps" in capsys.readouterr().out
+    text = (study / "one.html").read_text(encoding="utf-8")
+    assert text.index(f"simple loss {measured:.5f}") < text.index("<img") < text.index("Learning curves")
+
+
+def test_the_answer_is_a_picture_and_a_table() -> None:
+    text = render(like_the_demo())
+    (answer,) = re.findall(r'<table class="answer">.*?</table>', text, re.S)
+    assert re.findall(r'<tr class="(\w+)"><th scope="row">([\w-]+)', answer) == [
+        ("worse", "min-snr"),
+        ("better", "neyman"),
+        ("undecided", "alignment"),
+        ("undecided", "uniform"),
+    ]
+    assert "<b>0.62</b> (0.55 to 0.70)" in answer
+    places = [float(place) for place in re.findall(r'<circle(?: class="ring")? cx="([\d.]+)%', answer)]
+    one = {
+        float(place) for place in re.findall(r'class="one" aria-hidden="true"><line x1="([\d.]+)%', answer)
+    }
+    assert one == {places[3]}, "the baseline is a ring on the line"
+    assert places[1] < places[2] < places[3] < places[0]
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, math.inf), (0.995, 1.004), (0.3, 0.4), (1.0, 1.0)])
+def test_every_scale_has_1_and_round_ticks(low: float, high: float) -> None:
+    scale = Scale.of([ratio((low + min(high, 9)) / 2, low, high)])
+    assert 0 < scale.at(1) < 100
+    assert 0 <= scale.at(low) <= scale.at(high) <= 100
+    assert 1.0 in scale.ticks()
+    assert 2 <= len(scale.ticks()) <= 7
+
+
+def test_the_strip_says_how_far_every_run_is() -> None:
+    text = render(replace(like_the_demo(), states=states()), "running")
+    strip = text[text.index('id="states"') : text.index('class="verdict"')]
+    assert "5 runs: 2 running, 1 failed, 1 queued, 1 done" in strip
+    facts = (
+        "step 1,200 of 3,000",
+        "2 min left",
+        "12.5 steps/s",
+        "training loss 0.0412",
+        "learning rate 0.008",
+    )
+    assert all(fact in strip for fact in facts)
+    assert "the loss is not finite at step 50." in strip
+    assert strip.count("<img") == 1
 
 
 def test_nothing_to_report_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

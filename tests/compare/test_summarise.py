@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from compare.made_runs import study_of, write_run
 
+from stepwell.compare.report.forest import verdict_of
 from stepwell.compare.summary import summarise
 from stepwell.core.errors import StepwellError
 
@@ -41,7 +42,7 @@ def test_the_table_is_what_the_directories_say(folder: Path) -> None:
     assert rows["uniform"]["against"] is None
     assert summary.verdict[0].startswith("neyman needs 0.6")
     plain = json.loads(json.dumps(summary.plain()))
-    assert plain["metrics"][0] == {"key": "objective/none", "name": "simple loss"}
+    assert plain["metrics"][0] == {"key": "objective/simple", "name": "simple loss"}
     assert plain["workloads"][0]["table"]["rows"] == workload.table.text_rows()
 
 
@@ -90,6 +91,50 @@ def test_runs_that_are_not_finished_are_shown_and_not_scored(folder: Path) -> No
     assert summary.verdict[0].startswith("No verdict: 2 seeds")
     assert any("1 run is not finished" in note for note in summary.notes)
     assert sum(not view.finished for view in summary.workloads[0].runs) == 1
+    table = summary.workloads[0].table
+    cells = dict(zip(table.columns, next(row for row in table.rows if row[0] == "neyman"), strict=True))
+    ends = [falling(1.5, seed)[-1] for seed in range(2)]
+    assert (cells["seeds"], cells["simple loss"]) == (2, pytest.approx(sum(ends) / 2))
+    bands = next(view.bands for view in summary.workloads[0].methods if view.name == "neyman")
+    assert bands[0] == pytest.approx(sum(ends) / 2, rel=1e-3)
+
+
+def test_a_study_has_not_ended_before_all_its_runs_have(folder: Path) -> None:
+    assert summarise([folder]).state == "ended"
+    content = {"workloads": {"fashion16": {}}, "methods": ["uniform", "neyman"], "seeds": [0, 1, 2, 3]}
+    (folder / "study.json").write_text(json.dumps(content))
+    summary = summarise([folder])
+    assert summary.state == "running"
+    assert any("6 of the study's 8 runs" in note for note in summary.notes)
+
+
+def test_a_method_alone_leads_with_its_loss(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", [1.0, 0.5, 0.25], steps=30)
+    assert summarise([tmp_path]).verdict == ("uniform on fashion16: simple loss 0.25000 at step 20 of 30.",)
+    write_run(tmp_path / "other", [1.0, 0.5, 0.4, 0.3], seed=1)
+    write_run(tmp_path / "third", [1.0, 0.5, 0.4, 0.2], seed=2)
+    assert summarise([tmp_path]).verdict == (
+        "uniform on fashion16: simple loss 0.25000 after 30 steps, mean of 2 seeds from 0.20000 to 0.30000.",
+    ), "of finished runs"
+
+
+def test_the_answer_has_a_row_for_every_method_the_best_first(folder: Path) -> None:
+    for seed in range(3):
+        write_run(folder / f"p2-{seed}", falling(0.5, seed), "p2", seed)
+        write_run(folder / f"min-snr-{seed}", falling(2.0, seed), "min-snr", seed)
+    write_run(folder / "speed-0", falling(1.0, 0)[:-9], "speed", 0, steps=290)
+    (folder / "study.json").write_text(json.dumps({"against": {"min-snr": "neyman"}}))
+    (answer,) = summarise([folder]).answers
+    assert answer.measure == "images for the same simple loss, over uniform's"
+    assert [row.method for row in answer.rows] == ["neyman", "min-snr", "uniform", "p2", "speed"]
+    notes = {row.method: row.note for row in answer.rows if row.note}
+    assert notes == {
+        "min-snr": "simple loss, over neyman's",
+        "uniform": "baseline",
+        "speed": "not compared",
+    }
+    by_method = {row.method: verdict_of(row.ratio) for row in answer.rows}
+    assert (by_method["neyman"], by_method["p2"], by_method["uniform"]) == ("better", "worse", "")
 
 
 def test_long_curves_are_thinned_and_keep_their_ends(tmp_path: Path) -> None:
@@ -140,7 +185,7 @@ def test_an_empty_folder_is_an_error_that_says_why(tmp_path: Path) -> None:
 def test_foreign_study_files_and_missing_metrics_do_no_harm(folder: Path, content: str) -> None:
     (folder / "study.json").write_text(content)
     for run in folder.rglob("metrics.jsonl"):
-        run.write_text(run.read_text().replace("objective/vlb", "objective/other"))
+        run.write_text(run.read_text().replace("objective/bound", "objective/other"))
     summary = summarise([folder])
     assert [metric.title for metric in summary.metrics] == ["simple loss", "min-snr loss"]
     assert summary.verdict

@@ -34,7 +34,7 @@ def write_run(place: Path, steps: int, method: str = "uniform", more: str = "") 
     lines = [
         {"kind": "evaluation", "step": step, "images": 8 * step, "seconds": 0.1 * step}
         | {
-            "objective/none": 1 / (1 + step),
+            "objective/simple": 1 / (1 + step),
             "density": [1.0, 1.0],
             "effective_weight": [1.0, 1.0],
             "bands": [0.5, 0.2],
@@ -173,10 +173,10 @@ def test_a_running_run_shows_its_newest_forecast(tmp_path: Path) -> None:
     write_run(run, 20)
     line = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     with served(Live([run], summarise)) as server:
-        assert "Forecast" not in state(server)["parts"]["verdict"]
+        assert "Forecast" not in state(server)["parts"]["words"]
         told = {"forecast/least": 0.995, "forecast/least_error": 0.001}
         write_run(run, 10, more=json.dumps(line | told) + "\n")
-        assert "Forecast: nothing to win here: even the best" in state(server)["parts"]["verdict"]
+        assert "Forecast: nothing to win here: even the best" in state(server)["parts"]["words"]
 
 
 def test_half_a_line_is_not_read_yet(tmp_path: Path) -> None:

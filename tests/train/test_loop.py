@@ -51,7 +51,7 @@ def test_a_run_directory_says_what_where_and_how(tmp_path: Path) -> None:
     assert kinds == [("evaluation", 0), *[("train", k) for k in (1, 2, 3, 4)], ("evaluation", 4)]
     assert lines[-1]["images"] == 4 * 8
     assert len(lines[-1]["bands"]) == 4
-    assert "objective/none" in lines[-1]
+    assert "objective/simple" in lines[-1]
     assert len(lines[-1]["density"]) == len(lines[-1]["effective_weight"]) == DENSITY_POINTS
     flat = [1.0] * DENSITY_POINTS
     assert lines[-1]["effective_weight"] == pytest.approx(flat), "corrected and unweighted"
@@ -60,7 +60,7 @@ def test_a_run_directory_says_what_where_and_how(tmp_path: Path) -> None:
 def test_training_lowers_the_held_out_loss(tmp_path: Path) -> None:
     small_run(tmp_path / "run", steps=40, batch=16, evaluate_every=40, checkpoint_every=40)
     first, last = (r for r in records_without_clock(tmp_path / "run") if r["kind"] == "evaluation")
-    assert last["objective/none"] < 0.7 * first["objective/none"]
+    assert last["objective/simple"] < 0.7 * first["objective/simple"]
 
 
 def test_the_loss_is_corrected_and_averaged_over_micro_batches(

@@ -23,6 +23,7 @@ from stepwell.recipes.experiment import trained
 from stepwell.recipes.load import load, saved_plan
 from stepwell.recipes.run import run_plan
 from stepwell.recipes.start import digest_at, read_start
+from stepwell.runs.metrics import named_now
 
 OLD = Path(__file__).parents[1] / "old_version"
 
@@ -53,7 +54,7 @@ def test_a_run_goes_on_as_the_old_version_did(tmp_path: Path, monkeypatch: pytes
     assert run_plan(plan, say=said.append).step == 12
     assert "Resumed at step 8." in said
     last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
-    for key, value in json.loads((OLD / "continued.json").read_text()).items():
+    for key, value in named_now(json.loads((OLD / "continued.json").read_text())).items():
         # Bit for bit on the machine that recorded it; other processors round otherwise.
         assert last[key] == pytest.approx(value, rel=1e-3), key
     assert max(last["density"]) > 1.01, "the sampler had learned something, and kept it"
@@ -63,7 +64,10 @@ def test_its_weights_load_and_its_report_reads() -> None:
     experiment = trained(OLD / "run")
     assert experiment.recipe.method == "neyman:strata=4,every_steps=1,images=4"
     assert all(parameter.isfinite().all() for parameter in experiment.denoiser.parameters())
-    assert summarise([OLD / "run"]).workloads[0].name == "fashion16"
+    workload = summarise([OLD / "run"]).workloads[0]
+    assert workload.name == "fashion16"
+    last = json.loads((OLD / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert workload.runs[0].values["objective/simple"][-1] == pytest.approx(last["objective/none"], rel=1e-4)
 
 
 def test_its_checkpoint_and_its_export_are_the_same_start() -> None:

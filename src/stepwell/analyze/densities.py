@@ -34,7 +34,7 @@ class Profile:
     source: str
     learns: bool
     unbiased: bool
-    timesteps: int | None
+    process: NoiseProcess
     u: Tensor
     density: Tensor
     """Relative to uniform."""
@@ -53,8 +53,9 @@ class Profile:
             "source": self.source,
             "learns": self.learns,
             "unbiased": self.unbiased,
-            "timesteps": self.timesteps,
+            "timesteps": self.process.timesteps,
             "u": self.u.tolist(),
+            "log_snr": self.process.log_snr(self.u).tolist(),
             "density": self.density.tolist(),
             "effective": self.effective.tolist(),
         }
@@ -74,7 +75,7 @@ def profile(sampler: Spec, weighting: Spec, process: Spec) -> Profile:
         source=f"{entry.summary} ({entry.source})",
         learns=drawing.learns or weighting.entry.learns,
         unbiased=drawing.reference is not None,
-        timesteps=over.timesteps,
+        process=over,
         u=u,
         density=density,
         effective=effective / effective.mean().clamp(min=torch.finfo(effective.dtype).tiny),

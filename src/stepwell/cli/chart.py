@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from bisect import bisect
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 from stepwell.cli.options import check_picture
+from stepwell.cli.time_axis import label_curves, noised_above, room_above
 from stepwell.compare.report import COLOURS
 from stepwell.core.errors import StepwellError
 from stepwell.runs.io import replacing
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from stepwell.analyze.densities import Profile
 
 TIME_AXIS = "unit time u: 0 is data, 1 is noise"
@@ -33,17 +38,87 @@ def can_draw_blocks() -> bool:
 
 
 def text(profile: Profile) -> str:
-    """Density, effective weight, and their shares in each fifth of time."""
+    """Density, effective weight, and their shares in each fifth of time; where all is 1, the log-SNR."""
     title = profile.title if can_draw_blocks() else profile.title.replace("·", "|")
     lines = [title, profile.source, ""]
     if profile.learns:
         lines += ["It learns: this is its density before training.", ""]
-    axis = _ends(min(_COLUMNS, len(profile.u)), last_time(profile.timesteps))
-    lines += [*_plot("density (uniform = 1)", profile.density.tolist()), axis, ""]
-    note = "corrected: the reference density" if profile.unbiased else "density x weighting"
-    lines += _plot(f"effective weight on the loss (mean = 1; {note})", profile.effective.tolist())
-    lines += [axis, "", *_fifths(profile), ""]
-    return "\n".join(lines)
+    width = min(_COLUMNS, len(profile.u))
+    axis = [_ends(width, last_time(profile.process.timesteps)), _log_snr_line(profile, width)]
+    if _is_one(profile.density) and _is_one(profile.effective):
+        told = "Every timestep is drawn equally often, and its loss counts as much as any other's."
+        levels = _finite(profile.process.log_snr(profile.u).tolist())
+        return "\n".join([*lines, told, "", *_plot("log-SNR", levels, min(levels)), axis[0], ""])
+    lines += [*_plot("density (uniform = 1)", profile.density.tolist()), *axis, ""]
+    if _weighted([profile]):
+        note = "corrected: the reference density" if profile.unbiased else "density x weighting"
+        lines += _plot(f"effective weight on the loss (mean = 1; {note})", profile.effective.tolist())
+        lines += [*axis, ""]
+    return "\n".join([*lines, *_fifths(profile), ""])
+
+
+def rows(profiles: Sequence[Profile]) -> str:
+    """Several profiles, one row each on one scale: density, then the effective weight where it is another."""
+    common, labels = _labels([profile.parts for profile in profiles])
+    wide = max(map(len, labels))
+    width = max(16, min(_COLUMNS, get_terminal_size().columns - wide - 14))
+    width = min([width, *(len(profile.u) for profile in profiles)])
+    blocks = [("density (uniform = 1; full height is 3)", [one.density.tolist() for one in profiles])]
+    if _weighted(profiles):
+        blocks += [("effective weight on the loss (mean = 1)", [one.effective.tolist() for one in profiles])]
+    processes = {profile.parts[2]: profile for profile in profiles}
+    lines = [common if can_draw_blocks() else common.replace("·", "|")]
+    for title, values in blocks:
+        lines += ["", f"{'':{wide}}  {title}"]
+        for label, heights in zip(labels, values, strict=True):
+            top = max(heights)
+            marks = "".join(_mark(value / _TALLEST) for value in _binned(heights, width))
+            lines += [f"{label:>{wide}}  {marks}  up to {top:.3g}"]
+        for profile in processes.values():
+            name = profile.parts[2] if len(processes) > 1 else ""
+            ends = _ends(width, last_time(profile.process.timesteps), "")
+            lines += [f"{name:>{wide}}  {ends}", f"{'log-SNR':>{wide}}  {_log_snr_line(profile, width, '')}"]
+    if any(profile.learns for profile in profiles):
+        lines += ["", "Those that learn are shown before training."]
+    return "\n".join([*lines, ""])
+
+
+_TALLEST = 3.0
+"""The density of a full block in a row; what is higher is cut off there."""
+
+
+def _mark(share: float) -> str:
+    """A block of this height; something where there is anything."""
+    marks = _BLOCKS if can_draw_blocks() else _ASCII
+    level = round(share * (len(marks) - 1))
+    return marks[min(max(level, int(share > 0)), len(marks) - 1)]
+
+
+def _log_snr_line(profile: Profile, width: int, indent: str = " log-SNR ") -> str:
+    """The log-SNR at five times, each under its place on the axis."""
+    levels = _finite(profile.process.log_snr(profile.u).tolist())
+    places = [round(share * (len(levels) - 1)) for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
+    words = [f"{round(levels[place], 1) + 0.0:.1f}" for place in places]
+    line = ""
+    for share, word in zip((0.0, 0.25, 0.5, 0.75, 1.0), words, strict=True):
+        at = round(share * (width - len(word)))
+        if at > len(line) or not line:
+            line = line.ljust(at) + word
+    return indent + line
+
+
+def _finite(values: Sequence[float]) -> list[float]:
+    """With the lowest finite value instead of the minus infinity at zero SNR."""
+    low = min((value for value in values if math.isfinite(value)), default=0.0)
+    return [value if math.isfinite(value) else low for value in values]
+
+
+def _is_one(values: Tensor) -> bool:
+    return bool((values - 1).abs().max() < 1e-3)
+
+
+def _weighted(profiles: Sequence[Profile]) -> bool:
+    return any(not bool((one.density - one.effective).abs().max() < 1e-6) for one in profiles)
 
 
 def bars(title: str, values: Sequence[float], borders: Sequence[float], last: str) -> str:
@@ -58,8 +133,8 @@ def last_time(timesteps: int | None) -> str:
     return f"{timesteps - 1} noise" if timesteps else "1 noise"
 
 
-def _plot(title: str, values: Sequence[float]) -> list[str]:
-    columns = _binned(values, min(_COLUMNS, len(values)))
+def _plot(title: str, values: Sequence[float], bottom: float = 0.0) -> list[str]:
+    columns = [value - bottom for value in _binned(values, min(_COLUMNS, len(values)))]
     top = max(columns) or 1.0
     marks = _BLOCKS if can_draw_blocks() else _ASCII
     steps = len(marks) - 1
@@ -67,7 +142,7 @@ def _plot(title: str, values: Sequence[float]) -> list[str]:
     for row in reversed(range(_ROWS)):
         filled = (round(value / top * _ROWS * steps) - row * steps for value in columns)
         rows.append("".join(marks[min(max(level, 0), steps)] for level in filled))
-    labels = [f"{top:8.3g}", *[" " * 8] * (_ROWS - 2), f"{0:8.3g}"]
+    labels = [f"{top + bottom:8.3g}", *[" " * 8] * (_ROWS - 2), f"{bottom:8.3g}"]
     return [f"{'':9}{title}", *(f"{label} {row}" for label, row in zip(labels, rows, strict=True))]
 
 
@@ -76,8 +151,8 @@ def _binned(values: Sequence[float], count: int) -> list[float]:
     return [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
 
 
-def _ends(width: int, last: str) -> str:
-    return f"{'':9}{'data 0':<{max(width - len(last), 7)}}{last}"
+def _ends(width: int, last: str, indent: str = " " * 9) -> str:
+    return f"{indent}{'data 0':<{max(width - len(last), 7)}}{last}"
 
 
 def _fifths(profile: Profile) -> list[str]:
@@ -148,25 +223,35 @@ def write(figure: Any, path: Path) -> None:
 
 
 def save(profiles: Sequence[Profile], path: Path) -> None:
-    """Save a figure of profiles: density above, and below the effective weight where that is another."""
-    weighted = any(not bool((one.density - one.effective).abs().max() < 1e-6) for one in profiles)
-    figure = blank(8, 6.4 if weighted else 3.8)
-    above, *others = figure.subplots(1 + weighted, 1, sharex=True, squeeze=False)[:, 0]
+    """Save a figure of profiles: the density, and the effective weight where that is another."""
+    processes = {profile.parts[2]: profile.process for profile in profiles}
     common, labels = _labels([profile.parts for profile in profiles])
-    figure.suptitle(common, fontsize=11)
-    for index, (profile, label) in enumerate(zip(profiles, labels, strict=True)):
-        above.plot(profile.u, profile.density, label=label, **line_style(index))
-        for below in others:
-            below.plot(profile.u, profile.effective, **line_style(index))
-    above.set_ylabel("density\n(uniform = 1)")
-    for below in others:
-        below.set_ylabel("effective weight on the loss\n(mean = 1)")
-    for axes in (above, *others):
+    drawn = {"density": "density\n(uniform = 1)", "effective": "effective weight on the loss\n(mean = 1)"}
+    if not _weighted(profiles):
+        del drawn["effective"]
+    elif all(_is_one(profile.density) for profile in profiles):
+        del drawn["density"]
+        common += ": every timestep is drawn equally often"
+    room = room_above(len(processes)) + _TITLE
+    height = _PANEL * len(drawn) + room
+    figure = blank(8, height)
+    figure.get_layout_engine().set(rect=(0, 0, 1, 1 - room / height))
+    figure.suptitle(common, fontsize=11, y=1 - 0.08 / height)
+    panels = figure.subplots(len(drawn), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, (values, name) in zip(panels, drawn.items(), strict=True):
+        curves = [(one.u.tolist(), getattr(one, values).tolist()) for one in profiles]
+        for index, (u, heights) in enumerate(curves):
+            axes.plot(u, heights, **line_style(index))
         time_axes(axes)
+        label_curves(axes, curves, labels)
+        axes.set_ylabel(name)
     axes.set_xlabel(TIME_AXIS)
-    if any(labels):
-        above.legend(frameon=False, fontsize=8, loc="best")
+    noised_above(panels[0], processes, _PANEL - 0.6 / len(drawn))
     write(figure, path)
+
+
+_PANEL, _TITLE = 3.2, 0.3
+"""Inches of a panel with its labels, and of the title."""
 
 
 def _labels(parts: Sequence[tuple[str, ...]]) -> tuple[str, list[str]]:

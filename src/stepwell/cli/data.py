@@ -73,7 +73,7 @@ def _add_reading(verb: argparse.ArgumentParser) -> None:
         "--flips",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="mirror images are data too (default: depends on the kind of data)",
+        help="random horizontal flips (default: depends on the kind of data)",
     )
 
 

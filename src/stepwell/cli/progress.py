@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from stepwell.compare.results import BASE
+from stepwell.runs.status import duration
 
 if TYPE_CHECKING:
     from stepwell.compare.pool import Event
@@ -163,11 +164,5 @@ class StudyProgress:
         taken, done = time.monotonic() - self._started, sum(self._shares.values())
         # Training from before a stop took none of this time.
         new = done - sum(self._begun.values())
-        left = f"about {_time(taken * (self._runs - done) / new)} left" if new > 0 else "no estimate yet"
+        left = f"about {duration(taken * (self._runs - done) / new)} left" if new > 0 else "no estimate yet"
         return f"{self._ended} of {self._runs} runs, {100 * done / self._runs:.0f} % of the training, {left}"
-
-
-def _time(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """examples:
   stepwell show logit-normal mean=0.5 --weighting min-snr
-  stepwell show uniform logit-normal speed --process cosine --save densities.png
+  stepwell show uniform,logit-normal,speed --process cosine --save densities.png
   stepwell show speed tau=auto --process flow:shift=3 --weighting p2:gamma=0.5
   stepwell show flux --shape 16,64,64 --shape 16,128,128 --save flux.png
 """
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> None:
             f"--shape: none of {', '.join(name for name, _ in named)} depends on the shape."
         )
     profiles = [_profile(name, parameters, options) for name, parameters in named]
-    text = "\n".join(map(chart.text, profiles))
+    text = chart.text(profiles[0]) if len(profiles) == 1 else chart.rows(profiles)
     values = [profile.plain() for profile in profiles]
     output(options, values, text, lambda path: chart.save(profiles, path))
 
@@ -79,7 +79,7 @@ def _grouped(words: list[str]) -> list[tuple[str, dict[str, Any]]]:
     groups: list[tuple[str, dict[str, Any]]] = []
     for word in words:
         if "=" not in word:
-            groups.append((word, {}))
+            groups += [(name, {}) for name in word.split(",") if name]
         elif ":" in word.partition("=")[0]:
             groups.append(split_spec(word))
         elif not groups:

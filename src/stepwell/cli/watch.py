@@ -24,10 +24,10 @@ def register(verbs: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Serve until Ctrl-C."""
-    from stepwell.compare.summary import summarise
+    from stepwell.compare.run_states import followed
     from stepwell.compare.watch import Live, Server
 
-    with Server(Live(options.directories, summarise), options.port) as server:
+    with Server(Live(options.directories, followed), options.port) as server:
         print(f"{server.url} shows {', '.join(map(str, options.directories))}; Ctrl-C ends it", flush=True)
         if not options.no_open and _has_screen():
             import webbrowser

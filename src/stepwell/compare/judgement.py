@@ -109,14 +109,18 @@ def workload_table(
     rows = []
     for method, own in runs.items():
         rates = sorted({f"{run.recipe.lr:g}" for run in own})
-        ends = [[run.values(loss.key)[-1] for run in own] for loss in losses]
-        scores = [[metric.read(run.score) for run in own] for metric in compared]
+        finished = [run for run in own if run.finished]
+        ends = [[run.values(loss.key)[-1] for run in finished] for loss in losses]
+        scores = [[metric.read(run.score) for run in finished] for metric in compared]
         plain = [_mean_finite(values) for values in (*ends, *scores)]
-        rows.append((method, *_ratios(by_method.get(method), compared), len(own), ", ".join(rates), *plain))
+        ratios = _ratios(by_method.get(method), compared)
+        rows.append((method, *ratios, len(finished), ", ".join(rates), *plain))
     values = (metric.column for metric in (*losses, *compared))
     headings = (metric.heading for metric in compared)
     columns = ("method", "against", "judged by", *RATIOS, *headings, "seeds", "learning rate", *values)
-    return Table(CAPTION, columns, tuple(rows))
+    images = [metric.heading for metric in compared if metric.of_images]
+    leading = ("method", RATIOS[0], *(loss.column for loss in losses[:1]), *(images or RATIOS[1:])[:1])
+    return Table(CAPTION, columns, tuple(rows), leading)
 
 
 def measured(runs: Sequence[Outcome]) -> list[Metric]:

@@ -14,9 +14,9 @@ from stepwell.core import require
 from stepwell.core.errors import StepwellError, quoted
 from stepwell.core.reading import Absent, Unreadable, object_of, regular_file
 from stepwell.recipes.schema import BadRecipe, Recipe
-from stepwell.runs.directory import ENVIRONMENT, METRICS, RECIPE
+from stepwell.runs.directory import ENVIRONMENT, METRICS, RECIPE, safe_name
 from stepwell.runs.io import write_atomic, write_json
-from stepwell.runs.metrics import FORECAST, LOSS, loss
+from stepwell.runs.metrics import FORECAST, LOSS, loss, named_now
 from stepwell.runs.portable import portable, portable_environment
 
 SCORE = "score.json"
@@ -28,6 +28,11 @@ BASE = "base"
 
 
 T = TypeVar("T")
+
+
+def run_folder(workload: str, method: str, seed: int) -> Path:
+    """Where a study keeps a run, below its own directory."""
+    return Path(safe_name(workload), safe_name(method), str(seed))
 
 
 @dataclass(frozen=True)
@@ -148,7 +153,7 @@ def _metrics(path: Path) -> tuple[tuple[dict[str, Any], ...], tuple[str, ...]]:
                     continue
                 record = json.loads(line)
                 if record["kind"] == "evaluation":
-                    evaluations.append(_checked(record))
+                    evaluations.append(_checked(named_now(record)))
                 elif record["kind"] == "warning":
                     warnings.append(f"step {record['step']}: {record['message']}")
     except Absent:
@@ -184,7 +189,7 @@ def read_all(paths: Sequence[Path]) -> tuple[list[Outcome], list[LeftOut]]:
     runs: dict[tuple[Any, ...], Outcome] = {}
     left_out = []
     for path in paths:
-        for directory in _directories(path):
+        for directory in run_directories(path):
             try:
                 outcome = read(directory)
             except UnreadableRun as error:
@@ -197,7 +202,7 @@ def read_all(paths: Sequence[Path]) -> tuple[list[Outcome], list[LeftOut]]:
     return list(runs.values()), left_out
 
 
-def _directories(path: Path) -> list[Path]:
+def run_directories(path: Path) -> list[Path]:
     """Run directories in or below a path, or the path itself if there are none."""
     inside = []
     for folder, folders, files in os.walk(path):

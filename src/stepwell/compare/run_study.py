@@ -15,6 +15,7 @@ from stepwell.compare.tuning import tuned
 from stepwell.compare.views import Summary
 from stepwell.core.errors import StepwellError
 from stepwell.runs.io import write_json
+from stepwell.runs.status import clear_failure, write_failure
 
 OnStart = Callable[[Sequence[Trial], int], None]
 """(trials about to run, trials finished before)"""
@@ -73,11 +74,15 @@ def _run(
     trials: Sequence[Trial], study: Study, workspace: Workspace, on_start: OnStart, on_event: OnEvent
 ) -> None:
     missing = [trial for trial in trials if trial.outcome() is None]
+    for trial in missing:
+        clear_failure(trial.folders[0])
     on_start(missing, len(trials) - len(missing))
     for event in workspace.launch(missing, study.effort, workspace.workers):
         if event.kind in ("failed", "interrupted"):
             reason = event.message or "it was stopped, and saved: run the same command again."
             workspace.failures.append(LeftOut(event.trial.recipe.out, reason))
+            if event.kind == "failed":
+                write_failure(event.trial.folders[0], reason)
         elif event.kind == "done" and workspace.records is not None:
             outcome = event.trial.outcome()
             assert outcome is not None

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,12 @@ class Study:
         """The method that another one is judged against, itself if it is the baseline."""
         return self.against.get(method, self.baseline_among(methods))
 
+    @property
+    def runs(self) -> list[tuple[str, str, int]]:
+        """(workload, method, seed) in the order of running: for each seed another method comes first."""
+        names, turns = self.methods, product(self.workloads, enumerate(self.seeds), range(len(self.methods)))
+        return [(work, names[(turn + place) % len(names)], seed) for work, (turn, seed), place in turns]
+
     def plain(self) -> dict[str, Any]:
         """For JSON."""
         return asdict(self)
@@ -84,6 +91,7 @@ _SAVED: dict[str, tuple[type, type]] = {
     **dict.fromkeys(("name", "baseline", "metric", "command"), (str, str)),
     **dict.fromkeys(("methods", "edges"), (list, str)),
     **dict.fromkeys(("against", "judged_by"), (dict, str)),
+    "seeds": (list, int),
     "workloads": (dict, dict),
     "rates": (dict, float),
 }

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
+from stepwell.analyze.noised import NoisedExample, noised_example
+from stepwell.catalogue.build import as_process
+from stepwell.compare.answer import answers
 from stepwell.compare.curves import final, reached
 from stepwell.compare.forecasts import forecast_sentence, forecast_table
 from stepwell.compare.grouping import Grouped, caveats, group
@@ -13,13 +18,19 @@ from stepwell.compare.judgement import Judgement, judge, measured, overall_table
 from stepwell.compare.results import LeftOut, Outcome, read_all
 from stepwell.compare.stats import profile
 from stepwell.compare.study import Study, read_study
-from stepwell.compare.verdict import error_rates, verdict
+from stepwell.compare.verdict import error_rates, of_one_method, verdict
 from stepwell.compare.views import Profile, Summary, Workload, method_view, run_view, shared_settings
 from stepwell.core.errors import StepwellError
 from stepwell.runs.metrics import CURVES, Metric, features_of, loss
 
+NOISED = 7
+"""Images along the axis of densities."""
 FACTORS = tuple(1 + index / 20 for index in range(41))
 """Factors at which performance profiles are drawn."""
+
+
+class NothingToReport(StepwellError):
+    """Directories without a run that has been evaluated."""
 
 
 def summarise(paths: Sequence[Path]) -> Summary:
@@ -27,8 +38,10 @@ def summarise(paths: Sequence[Path]) -> Summary:
     runs, left_out = read_all(paths)
     if not runs:
         reasons = "".join(f"\n  - {one.reason}" for one in left_out[:5])
-        raise StepwellError(f"there is no run to report on in {', '.join(map(str, paths))}:{reasons}")
-    return summarise_runs(runs, left_out, read_study(paths), ", ".join(path.name for path in paths))
+        raise NothingToReport(f"there is no run to report on in {', '.join(map(str, paths))}:{reasons}")
+    return summarise_runs(
+        runs, left_out, read_study(paths), ", ".join("/".join(path.parts[-2:]) for path in paths)
+    )
 
 
 def summarise_runs(
@@ -43,20 +56,31 @@ def summarise_runs(
     together = [judgement for of_workload in judgements.values() for judgement in of_workload]
     return Summary(
         title=study.name or title,
-        verdict=(*verdict(together, primary), *forecast_sentence(runs), *_edges(study)),
-        notes=(*error_rates(together), *_notes(runs), *_caveats(grouped, study)),
+        verdict=(*_verdict(grouped, together, primary, losses), *forecast_sentence(runs), *_edges(study)),
+        notes=(*error_rates(together), *_notes(runs, len(study.runs)), *_caveats(grouped, study)),
         metrics=tuple(losses),
         workloads=tuple(
             _workload(name, by_method, judgements[name], losses, methods, study)
             for name, by_method in grouped.items()
         ),
+        answers=answers(grouped, judgements),
         overall=overall_table(together) if len(grouped) > 1 and together else None,
         profiles=_profiles(grouped, study, methods),
         left_out=tuple(left_out),
         environment=next((run.environment for run in runs if run.environment), {}),
         reproduce=_reproduce(study, runs),
-        running=not all(run.finished for run in runs),
+        running=not all(run.finished for run in runs) or len(runs) < len(study.runs),
     )
+
+
+def _verdict(
+    grouped: Grouped, judgements: Sequence[Judgement], primary: Metric, losses: Sequence[Metric]
+) -> list[str]:
+    """Sentences about the methods; a single one has nothing to be compared with, and its loss leads."""
+    alone = [(name, runs) for name, by_method in grouped.items() for runs in by_method.values()]
+    if len(alone) == 1 and losses:
+        return [of_one_method(*alone[0], losses[0])]
+    return verdict(judgements, primary)
 
 
 def judgements_of(runs: Sequence[Outcome], study: Study) -> list[Judgement]:
@@ -127,7 +151,16 @@ def _workload(
         runs=tuple(run_view(run, losses) for run in every),
         settings=shared_settings([run.recipe for run in every]),
         forecasts=forecast_table(runs, judgements) if len(every) > 1 else None,
+        noise=_noise(every[0].recipe.process),
     )
+
+
+@cache
+def _noise(process: str) -> NoisedExample | None:
+    """What the axis of densities looks like; a record may name a process of a package that is not here."""
+    with suppress(StepwellError, ImportError):
+        return noised_example(as_process(process), NOISED)
+    return None
 
 
 def _profiles(grouped: Grouped, study: Study, methods: Sequence[str]) -> tuple[Profile, ...]:
@@ -161,7 +194,7 @@ _NETWORKS = {
 }
 
 
-def _notes(runs: Sequence[Outcome]) -> list[str]:
+def _notes(runs: Sequence[Outcome], planned: int) -> list[str]:
     notes = [
         "Losses are held out, of the averaged weights; a final loss is the mean over the last tenth of "
         "training. Seconds are of training alone: evaluation and saving do not count.",
@@ -180,7 +213,9 @@ def _notes(runs: Sequence[Outcome]) -> list[str]:
     unfinished = sum(not run.finished for run in runs)
     if unfinished:
         noun = "run is" if unfinished == 1 else "runs are"
-        notes.append(f"{unfinished} {noun} not finished: shown in the curves, not scored.")
+        notes.append(f"{unfinished} {noun} not finished: in the curves, not in the tables.")
+    if len(runs) < planned:
+        notes.append(f"{len(runs)} of the study's {planned} runs have been evaluated so far.")
     return notes
 
 

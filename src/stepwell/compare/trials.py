@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.catalogue.build import fixed_weighting
-from stepwell.compare.results import BASE, Outcome, UnreadableRun, read
+from stepwell.compare.results import BASE, Outcome, UnreadableRun, read, run_folder
 from stepwell.compare.study import EACH, Study
 from stepwell.core.errors import StepwellError
 from stepwell.evaluate.extractors import extractor
-from stepwell.recipes.load import load, safe_name
+from stepwell.recipes.load import load
 from stepwell.recipes.plan import Plan
 from stepwell.recipes.schema import DEFINES_RESULT, BadRecipe, Recipe
 from stepwell.recipes.start import NothingToStartFrom, digest_at
@@ -74,19 +74,13 @@ def started(study: Study, out: Path) -> Study:
 def final_trials(study: Study, out: Path, records: Path | None) -> list[Trial]:
     """The runs that are reported: all methods of a seed in turn, so that a slow hour affects all alike."""
     study = started(study, out)
+    plans = {(w, m): plan_of(study, w, m) for w in study.workloads for m in study.methods}
     trials = []
-    for workload in study.workloads:
-        plans = {method: plan_of(study, workload, method) for method in study.methods}
-        for turn, seed in enumerate(study.seeds):
-            # Another method comes first for each seed, so that which two share the machine changes too.
-            shift = turn % len(study.methods)
-            for method in study.methods[shift:] + study.methods[:shift]:
-                plan = plans[method]
-                rate = study.rates.get(method, study.rates.get(f"{workload}/{method}", plan.recipe.lr))
-                folder = Path(safe_name(workload), safe_name(method), str(seed))
-                trials.append(
-                    trial_of(workload, plan.with_settings(seed=seed, lr=rate), folder, (out, records))
-                )
+    for workload, method, seed in study.runs:
+        plan = plans[workload, method]
+        rate = study.rates.get(method, study.rates.get(f"{workload}/{method}", plan.recipe.lr))
+        folder = run_folder(workload, method, seed)
+        trials.append(trial_of(workload, plan.with_settings(seed=seed, lr=rate), folder, (out, records)))
     return trials
 
 

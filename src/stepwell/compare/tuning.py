@@ -16,8 +16,8 @@ from stepwell.compare.curves import final
 from stepwell.compare.results import TUNING
 from stepwell.compare.study import EACH, Study, Tuning
 from stepwell.compare.trials import Trial, plan_of, started, trial_of
-from stepwell.recipes.load import safe_name
 from stepwell.recipes.unnamed import how_often
+from stepwell.runs.directory import safe_name
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepwell.compare.judgement import COMPARED, Judgement, over_workloads
+from stepwell.compare.results import Outcome
 from stepwell.compare.stats import FEWEST_SEEDS, holm
 from stepwell.runs.metrics import Metric
 
@@ -23,6 +24,18 @@ def verdict(judgements: Sequence[Judgement], metric: Metric) -> list[str]:
         there = [judgement for judgement in judgements if judgement.workload == workload]
         sentences += [f"{workload}: {sentence}" for sentence in _on_workload(there, metric)]
     return sentences
+
+
+def of_one_method(workload: str, runs: Sequence[Outcome], metric: Metric) -> str:
+    """The loss of a method that is alone, as `stepwell evaluate` prints it; of several seeds, their mean."""
+    finished = [run for run in runs if run.finished] or runs
+    values = [run.values(metric.key)[-1] for run in finished]
+    first, form = finished[0], metric.format
+    steps = first.evaluations[-1]["step"]
+    when = f"after {steps:,} steps" if first.finished else f"at step {steps:,} of {first.recipe.steps:,}"
+    if len(values) > 1:
+        when += f", mean of {len(values)} seeds from {min(values):{form}} to {max(values):{form}}"
+    return f"{first.method} on {workload}: {metric.title} {sum(values) / len(values):{form}} {when}."
 
 
 def _too_few(judgements: Sequence[Judgement]) -> list[str]:

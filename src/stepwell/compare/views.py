@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import base64
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
+from stepwell.analyze.noised import NoisedExample
 from stepwell.compare.results import LeftOut, Outcome, thinned
+from stepwell.compare.samples import Sheet, sheet_at
 from stepwell.compare.stats import Ratio
 from stepwell.recipes.schema import Recipe
 from stepwell.runs.metrics import Metric
 
 MOST_POINTS, MOST_HEAT_ROWS = 120, 24
 """Points of a curve and rows of a density map; longer ones are thinned."""
-_PNG = b"\x89PNG\r\n\x1a\n"
 
 Cell = str | int | float | Ratio | None
 """What a table holds; it becomes text where it is printed."""
@@ -36,6 +35,8 @@ class Table:
     caption: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
+    leading: tuple[str, ...] = ()
+    """The columns that a page shows before its reader asks for more; none: all of them."""
 
     def text_rows(self) -> list[list[str]]:
         """The rows as text."""
@@ -44,18 +45,17 @@ class Table:
     def without_empty_columns(self) -> Table:
         """Only the columns that have a value: most are empty while runs go on."""
         columns = range(len(self.columns))
-        kept = [c for c in columns if c == 0 or any(row[c] not in (None, "") for row in self.rows)]
+        return self._with(
+            [c for c in columns if c == 0 or any(row[c] not in (None, "") for row in self.rows)]
+        )
+
+    def led(self) -> Table:
+        """Only the leading columns."""
+        return self._with([self.columns.index(name) for name in self.leading])
+
+    def _with(self, kept: Sequence[int]) -> Table:
         rows = tuple(tuple(row[c] for c in kept) for row in self.rows)
-        return Table(self.caption, tuple(self.columns[c] for c in kept), rows)
-
-
-@dataclass(frozen=True)
-class Sheet:
-    """Generated images of one run."""
-
-    uri: str
-    """A data: address, so that a page needs no other file."""
-    caption: str
+        return replace(self, columns=tuple(self.columns[c] for c in kept), rows=rows)
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class MethodView:
     effective_weight: tuple[float, ...]
     """Density times loss weight in equal bins of unit time, mean 1, at the end of its first seed."""
     bands: tuple[float, ...]
-    """The plain held-out loss in equal bands of unit time, at the end, mean over seeds."""
+    """The simple held-out loss in equal bands of unit time, at the end, mean over seeds."""
     sheet: Sheet | None
 
 
@@ -116,6 +116,8 @@ class Workload:
     """The settings that all its runs share."""
     forecasts: Table | None = None
     """What the runs expected of their draws, if they recorded it."""
+    noise: NoisedExample | None = None
+    """What an image looks like over unit time; None if its process cannot be built here."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,48 @@ class Profile:
     colour: int
     factors: tuple[float, ...]
     shares: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class AnswerRow:
+    """One method in the picture that answers the question."""
+
+    method: str
+    ratio: Ratio | None
+    """What the verdict is by, over the other method's; None for the baseline and for what is not compared."""
+    note: str = ""
+    """Where it is judged against another method or by another loss than the rest; or why it has no ratio."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The picture that answers the question on one workload, or over all: the best method first."""
+
+    name: str
+    measure: str
+    """What the ratios are of."""
+    rows: tuple[AnswerRow, ...]
+
+
+@dataclass(frozen=True)
+class RunState:
+    """How far one run is, as its newest files say."""
+
+    name: str
+    """Workload, method and seed."""
+    state: str
+    """running, stopped, failed, queued or done."""
+    step: int = 0
+    steps: int = 0
+    steps_per_second: float | None = None
+    seconds_left: float | None = None
+    """Of training; evaluation and generation come on top."""
+    loss: float | None = None
+    """The training loss."""
+    learning_rate: float | None = None
+    sheet: Sheet | None = None
+    message: str = ""
+    """Why it failed."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +184,8 @@ class Summary:
     metrics: tuple[Metric, ...]
     """The losses that have curves; the verdict is about the first one."""
     workloads: tuple[Workload, ...]
+    answers: tuple[Answer, ...] = ()
+    """The pictures under the headline."""
     overall: Table | None = None
     """Over all workloads, if there are several."""
     profiles: tuple[Profile, ...] = ()
@@ -148,7 +194,20 @@ class Summary:
     reproduce: tuple[str, ...] = ()
     """Commands."""
     running: bool = False
-    """Whether a run is not finished."""
+    """Whether a run is not finished, or of a study not begun."""
+    states: tuple[RunState, ...] = ()
+    """Of a page that follows its runs: how far each is."""
+
+    @property
+    def state(self) -> str:
+        """running, stopped or ended."""
+        states = {run.state for run in self.states}
+        if "running" in states or (not states and self.running):
+            return "running"
+        if "stopped" in states:
+            return "stopped"
+        # Between two runs of a study no process has a run open.
+        return "running" if "queued" in states else "ended"
 
     @property
     def colours(self) -> dict[str, int]:
@@ -179,7 +238,8 @@ def method_view(
 ) -> MethodView:
     """A method over its seeds, with the images that it generated nearest to a training time."""
     first = runs[0]
-    last = [run.evaluations[-1].get("bands") or [] for run in runs]
+    ended = [run for run in runs if run.finished] or runs
+    last = [run.evaluations[-1].get("bands") or [] for run in ended]
     bands = [sum(values) / len(values) for values in zip(*last, strict=False) if None not in values]
     with_density = [record for record in first.evaluations if record.get("density")]
     kept = thinned(with_density, MOST_HEAT_ROWS)
@@ -191,35 +251,8 @@ def method_view(
         Heat(tuple(r["images"] for r in kept), tuple(_short(r["density"]) for r in kept)) if kept else None,
         _short(with_density[-1].get("effective_weight", ())) if with_density else (),
         _short(bands),
-        _sheet(first, seconds),
+        next((sheet for run in runs if (sheet := sheet_at(run, seconds)) is not None), None),
     )
-
-
-def _sheet(run: Outcome, seconds: float) -> Sheet | None:
-    """The images generated nearest to a training time, so that methods are shown at equal time."""
-    times = {int(record["step"]): float(record["seconds"]) for record in run.evaluations}
-    sheets = []
-    for path in run.path.glob("samples/step-*.png"):
-        number = path.stem.removeprefix("step-")
-        if number.isdigit() and int(number) in times and _is_own_png(path, run.path):
-            sheets.append((abs(times[int(number)] - seconds), int(number), path))
-    if not sheets:
-        return None
-    _, step, path = min(sheets)
-    try:
-        picture = base64.b64encode(path.read_bytes()).decode("ascii")
-    except FileNotFoundError:  # its run is being moved or deleted
-        return None
-    caption = f"{run.method}, seed {run.seed}: step {step}, {times[step]:.0f} training seconds"
-    return Sheet(f"data:image/png;base64,{picture}", caption)
-
-
-def _is_own_png(path: Path, run: Path) -> bool:
-    """Whether a file is a PNG inside its run: a page must not show what a link points to elsewhere."""
-    if not path.resolve().is_relative_to(run.resolve()) or not path.is_file():
-        return False
-    with path.open("rb") as file:
-        return file.read(len(_PNG)) == _PNG
 
 
 def run_view(run: Outcome, losses: Sequence[Metric]) -> RunView:

@@ -19,6 +19,7 @@ from typing import Any
 from stepwell.compare.report.page import payload, render, version
 from stepwell.compare.views import Summary
 from stepwell.core.errors import StepwellError
+from stepwell.runs.lock import is_held
 
 LOOPBACK = "127.0.0.1"
 _READ = (".json", ".jsonl", ".png", ".toml")
@@ -38,7 +39,7 @@ class Live:
         self._answer: tuple[str, str] | None = None
 
     def newest(self) -> tuple[Summary, str]:
-        """The summary and its state: waiting, running or ended."""
+        """The summary and its state: waiting, running, stopped or ended."""
         with self._lock:
             self._refresh()
             return self._shown
@@ -73,7 +74,7 @@ class Live:
             if self._shown[1] != "waiting":
                 return self._shown
             return _waiting(self._paths, f"The runs cannot be read yet ({type(error).__name__}: {error}).")
-        return summary, "running" if summary.running or len(present) < len(self._paths) else "ended"
+        return summary, "running" if len(present) < len(self._paths) else summary.state
 
 
 def _waiting(paths: Sequence[Path], reason: str) -> tuple[Summary, str]:
@@ -83,10 +84,13 @@ def _waiting(paths: Sequence[Path], reason: str) -> tuple[Summary, str]:
 
 
 def _files(paths: Sequence[Path]) -> Iterator[tuple[str, int, int]]:
-    """Every file that a summary may read: name, size and time of change."""
+    """Every file that a summary may read: name, size and time of change; and which runs are being written."""
     for top in paths:
         for folder, folders, names in os.walk(top):
             folders[:] = [name for name in folders if name not in _SKIPPED]
+            if (held := is_held(Path(folder))) is not None:
+                # A run that is killed changes no file.
+                yield folder, 0, int(held)
             for name in names:
                 if not name.startswith(".") and name.endswith(_READ):
                     with suppress(OSError):

@@ -35,7 +35,7 @@ def load(
     size: height and width; resized by the shorter side and cropped. Default: as stored, if square.
     channels: 1 or 3. Default: as stored; a folder is grey if all its images are.
     labels: with classes, from sub-folders, arrays or columns; data without any are then an error.
-    flips: whether mirror images are the same data. Default: yes for folders, CIFAR-10 and hub, no for
+    flips: random horizontal flips. Default: yes for folders, CIFAR-10 and hub, no for
     fashion16 and npz.
     strict: unreadable files are an error; they are skipped and noted otherwise.
     workers: threads that decode; their number changes no pixel.

@@ -58,7 +58,7 @@ class ImageSource(ExampleSource, Protocol):
 
     @property
     def flips(self) -> bool:
-        """Whether mirror images are the same data."""
+        """Whether images are randomly flipped from left to right."""
         ...
 
     def fetch(self, indices: Tensor) -> Tensor:
@@ -265,5 +265,5 @@ class Options:
         """Whether to mirror images, and a note if that was not asked for."""
         if self.flips is not None:
             return self.flips, ()
-        note = "mirror images count as data; set flips=False if left and right differ in meaning"
+        note = "random horizontal flips are on; set flips=False if left and right differ in meaning"
         return default, (note,) if default else ()

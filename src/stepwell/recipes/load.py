@@ -12,7 +12,7 @@ from stepwell.core.reading import Absent, object_of, place, toml_of
 from stepwell.recipes.method import workload_files
 from stepwell.recipes.plan import Begin, Plan, resolve
 from stepwell.recipes.schema import Recipe, read_word
-from stepwell.runs.directory import RECIPE
+from stepwell.runs.directory import RECIPE, safe_name
 
 
 def load(
@@ -103,8 +103,3 @@ def with_out(plan: Plan, workload: str) -> Plan:
     if recipe.start:
         name += f"-from-{Path(recipe.start).stem}"
     return plan.with_settings(out=f"runs/{safe_name(name)}")
-
-
-def safe_name(name: str) -> str:
-    """A name as a folder can have it."""
-    return "".join(letter if letter.isalnum() or letter in "-_.+" else "-" for letter in name)

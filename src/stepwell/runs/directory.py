@@ -197,6 +197,11 @@ def records(path: Path) -> Iterator[dict[str, Any]]:
                 yield json.loads(line)
 
 
+def safe_name(name: str) -> str:
+    """A name as a folder can have it."""
+    return "".join(letter if letter.isalnum() or letter in "-_.+" else "-" for letter in name)
+
+
 _PACKAGES = ("stepwell", "torch", "numpy", "diffusers", "accelerate", "safetensors")
 
 

@@ -119,10 +119,15 @@ class Lock:
             handle = os.open(_file(folder, number), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
         except FileExistsError:
             raise LockError("another process locked it at this moment") from None
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            # A full disk: a lock without an owner would keep everybody out.
+            _file(folder, number).unlink(missing_ok=True)
+            raise
         lock._number = number
         # Read back: what a machine remembers of a folder may be older than the folder.
         if lock._taker() is not None:
@@ -190,6 +195,24 @@ class Lock:
         by = "another process" if found is None or found.owner is None else f"process {found.owner.pid}"
         where = "" if found is None or found.owner is None else f" on {found.owner.host}"
         return f"{by}{where} took over after this one gave no sign of life for {STALE_AFTER:.0f} s"
+
+
+def is_held(folder: Path) -> bool | None:
+    """Whether a process writes to a folder; None if that cannot be known, as of a copy without its lock.
+
+    Only read, by this machine's clock.
+    """
+    try:
+        found = _newest(folder)
+    except OSError:
+        return None
+    if found is None:
+        return None
+    owner = found.owner
+    if found.released or (owner is not None and owner.gone()):
+        return False
+    here = owner is not None and owner.processes == Owner.here().processes
+    return here or time.time() - found.beaten <= STALE_AFTER
 
 
 def _file(folder: Path, number: int) -> Path:

@@ -16,6 +16,7 @@ OBJECTIVES = {"simple": "none", "bound": "vlb"}
 `vlb` caps the bound's weights at 1 on discrete chains, so this is not the bound itself on cosine: its last
 timestep would be 97 % of it.
 """
+_NAMES = {weighting: name for name, weighting in OBJECTIVES.items()}
 LOSS = "objective/"
 FEATURES = "_features"
 """Ends the section of a score that holds distances on some network's features: fashion16_features."""
@@ -81,7 +82,7 @@ class Metric:
     @property
     def weighting(self) -> str:
         """The weighting of a loss."""
-        return self.key.removeprefix(LOSS)
+        return _weighting(self.key)
 
     @property
     def column(self) -> str:
@@ -155,9 +156,21 @@ _CAPPED = "weights of at most 1 where timesteps are discrete"
 
 def loss(name: str) -> Metric:
     """The held-out loss of a weighting: `simple`, `bound`, or a weighting's name or recorded key."""
-    weighting = OBJECTIVES.get(name, name.removeprefix(LOSS))
-    title = {"none": "simple loss", "vlb": "bound"}.get(weighting, f"{weighting} loss")
-    return Metric(f"{LOSS}{weighting}", title, ".5f", details=_CAPPED if weighting == "vlb" else "")
+    weighting = _weighting(name)
+    name = _NAMES.get(weighting, weighting)
+    title = name if name == "bound" else f"{name} loss"
+    return Metric(f"{LOSS}{name}", title, ".5f", details=_CAPPED if weighting == "vlb" else "")
+
+
+def _weighting(name: str) -> str:
+    bare = name.removeprefix(LOSS)
+    return OBJECTIVES.get(bare, bare)
+
+
+def named_now(record: dict[str, Any]) -> dict[str, Any]:
+    """A record of any version under today's names: version 0.1 wrote objective/none and objective/vlb."""
+    old = {f"{LOSS}{weighting}": f"{LOSS}{name}" for weighting, name in _NAMES.items()}
+    return {old.get(key, key): value for key, value in record.items()}
 
 
 CURVES = tuple(map(loss, ("simple", "min-snr", "bound")))

@@ -25,8 +25,8 @@ _EXAMPLES = """examples:
   stepwell analyze gain fashion16 data=my/photos model=small steps=500
 
 A workload is trained for a short while first (steps=200), and nothing is written.
-Gradients are of the averaged weights (EMA): the last ones are displaced by noise, and most of their gradient
-only leads back, so that the critical batch there looks up to ten times too small.
+Gradients are of the EMA weights: raw weights are displaced by noise, and most of their gradient only
+leads back, so that the critical batch there looks up to ten times too small.
 """
 
 

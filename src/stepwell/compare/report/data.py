@@ -7,7 +7,8 @@ import json
 import math
 from typing import Any
 
-from stepwell.compare.report import COLOURS
+from stepwell.analyze.noised import NoisedExample
+from stepwell.compare.report import COLOURS, DENSITY, DENSITY_ON_DARK
 from stepwell.compare.views import Heat, Summary
 
 OCTAVES = 6
@@ -21,12 +22,14 @@ def chart_data(summary: Summary) -> dict[str, Any]:
         {
             "palette": len(COLOURS),
             "octaves": OCTAVES,
+            "density": {"light": DENSITY, "dark": DENSITY_ON_DARK},
             "metrics": [{"key": metric.key, "name": metric.title} for metric in summary.metrics],
             "methods": [{"name": name, "colour": colour} for name, colour in methods],
             "workloads": [
                 {
                     "name": workload.name,
                     "baseline": workload.baseline,
+                    "noise": _noise(workload.noise),
                     "methods": [
                         {
                             "name": method.name,
@@ -50,7 +53,7 @@ def chart_data(summary: Summary) -> dict[str, Any]:
     return data
 
 
-_OF_RUN = ("method", "seed", "steps", "images", "seconds", "values")
+_OF_RUN = ("method", "seed", "finished", "steps", "images", "seconds", "values")
 
 
 def _heat(heat: Heat | None) -> dict[str, Any] | None:
@@ -62,6 +65,17 @@ def _heat(heat: Heat | None) -> dict[str, Any] | None:
         "images": heat.images,
         "bins": len(heat.rows[0]),
         "cells": base64.b64encode(cells).decode("ascii"),
+    }
+
+
+def _noise(axis: NoisedExample | None) -> dict[str, Any] | None:
+    if axis is None:
+        return None
+    grey = bytes(value for row in axis.pixels for value in row)
+    return {
+        "logSnr": axis.log_snr,
+        "height": len(axis.pixels),
+        "grey": base64.b64encode(grey).decode("ascii"),
     }
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from importlib.resources import files
 from string import Template
@@ -14,44 +14,62 @@ from typing import Any
 
 from stepwell.compare.report import COLOURS, ON_DARK
 from stepwell.compare.report.data import chart_data, embedded
+from stepwell.compare.report.forest import picture
+from stepwell.compare.report.pictures import sheet_image
+from stepwell.compare.report.strip import strip
 from stepwell.compare.report.tables import swatch, table
-from stepwell.compare.views import Cell, Sheet, Summary, Table, Workload
-
-_PICTURE = re.compile(r"data:image/(png|jpeg|gif|webp);base64,[A-Za-z0-9+/=]+")
+from stepwell.compare.views import Cell, Summary, Table, Workload
 
 
 def parts(summary: Summary) -> dict[str, str]:
     """HTML by the section that it fills."""
     return {
+        "states": strip(summary.states),
         "verdict": _verdict(summary),
-        "results": _results(summary),
         "samples": _samples(summary),
+        "words": "".join(f'<p class="aside">{escape(text)}</p>' for text in summary.verdict[1:]),
+        "results": _results(summary),
         "caveats": _caveats(summary),
         "details": _details(summary),
     }
 
 
 def _verdict(summary: Summary) -> str:
-    first, *others = summary.verdict or (summary.title,)
-    html = f'<p class="verdict">{escape(first)}</p>'
-    html += "".join(f'<p class="aside">{escape(sentence)}</p>' for sentence in others)
-    if summary.notes:
-        html += f'<div class="notes"><h2>How to read this</h2>{_list(map(escape, summary.notes))}</div>'
-    return html
+    """The headline and the pictures that answer the question; one over all workloads stands alone."""
+    headline = f'<p class="verdict">{escape((*summary.verdict, summary.title)[0])}</p>'
+    drawn = [picture(answer, titled=len(summary.answers) > 1) for answer in summary.answers]
+    each = drawn[-len(summary.workloads) :] if summary.workloads else drawn
+    first = "".join(drawn[: len(drawn) - len(each)])
+    return headline + first + (f'<div class="answers">{"".join(each)}</div>' if each else "")
 
 
 def _results(summary: Summary) -> str:
-    tables = [] if summary.overall is None else [("All workloads", summary.overall)]
-    for workload in summary.workloads:
-        tables.append((workload.name, workload.table))
-        if workload.forecasts is not None:
-            tables.append((f"Forecasts on {workload.name}", workload.forecasts))
-    html = "".join(
-        f"<h3>{escape(name)}</h3>{table(content, summary.colours, name)}"
-        for name, content in tables
-        if content.rows
-    )
-    return _section("Results", html)
+    """Tables with their leading columns; the rest, forecasts and how to read it are folded away."""
+    html = _table("All workloads", summary.overall, summary) if summary.overall else ""
+    for index, workload in enumerate(summary.workloads):
+        html += _table(workload.name, workload.table, summary, f"columns-{index}")
+        if workload.forecasts is not None and workload.forecasts.rows:
+            name = f"Forecasts on {workload.name}"
+            html += _folded(f"forecasts-{index}", name, table(workload.forecasts, summary.colours, name))
+    if summary.notes:
+        html += _folded("notes", "How to read this", _list(map(escape, summary.notes)))
+    return _section("In numbers", html)
+
+
+_LEAD = (
+    "Ratios with 95 % intervals; below 1 is better. What each method is compared with is folded away below."
+)
+
+
+def _table(name: str, content: Table, summary: Summary, key: str = "") -> str:
+    if not content.rows:
+        return ""
+    whole = table(content, summary.colours, name)
+    if not content.leading:
+        return f"<h3>{escape(name)}</h3>{whole}"
+    lead = table(replace(content.led(), caption=_LEAD), summary.colours, name)
+    more = _folded(key, f"All {len(content.without_empty_columns().columns)} columns", whole)
+    return f"<h3>{escape(name)}</h3>{lead}{more}"
 
 
 def _section(title: str, html: str) -> str:
@@ -59,22 +77,26 @@ def _section(title: str, html: str) -> str:
 
 
 def _samples(summary: Summary) -> str:
-    return _section("Samples", "".join(map(_sheets, summary.workloads)))
+    html = "".join(_sheets(workload, len(summary.workloads) > 1) for workload in summary.workloads)
+    several = any(len(workload.methods) > 1 for workload in summary.workloads)
+    return _section("Samples from the same noise" if several else "Samples", html)
 
 
-def _sheets(workload: Workload) -> str:
-    figures = "".join(
-        f'<figure data-colour="{method.colour}">{_picture(method.sheet)}<figcaption>'
-        f"{swatch(method.colour)}<b>{escape(method.name)}</b> "
-        f"{escape(method.sheet.caption.removeprefix(method.name).lstrip(',: '))}</figcaption></figure>"
-        for method in workload.methods
-        if method.sheet is not None and _PICTURE.fullmatch(method.sheet.uri)
-    )
-    return f'<h3>{escape(workload.name)}</h3><div class="sheets">{figures}</div>' if figures else ""
-
-
-def _picture(sheet: Sheet) -> str:
-    return f'<img src="{escape(sheet.uri)}" alt="Generated images: {escape(sheet.caption)}">'
+def _sheets(workload: Workload, titled: bool) -> str:
+    figures = ""
+    for method in workload.methods:
+        image = (
+            "" if method.sheet is None else sheet_image(method.sheet, f"Generated images of {method.name}")
+        )
+        if method.sheet is not None and image:
+            caption = escape(method.sheet.caption.removeprefix(method.name).lstrip(",: "))
+            figures += (
+                f'<figure data-colour="{method.colour}"><figcaption>{swatch(method.colour)}'
+                f'<b>{escape(method.name)}</b> <span class="where">{caption}</span></figcaption>'
+                f"{image}</figure>"
+            )
+    title = f"<h3>{escape(workload.name)}</h3>" if titled else ""
+    return f'{title}<div class="sheets">{figures}</div>' if figures else ""
 
 
 def _caveats(summary: Summary) -> str:
@@ -162,7 +184,8 @@ def _list(items: Iterable[str]) -> str:
 
 
 _SCRIPTS = (
-    "element", "scale", "line_chart", "readout", "heat", "series", "sections", "controls", "live", "start",
+    "element", "scale", "noise_strip", "line_chart", "readout", "heat", "series", "sections", "controls",
+    "live", "start",
 )  # fmt: skip
 """In the order of their dependencies."""
 _REPORT_FOOTER = "Written by <code>stepwell report</code>; it needs no other file and opens offline."

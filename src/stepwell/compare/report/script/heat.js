@@ -1,8 +1,8 @@
-// Densities over training as maps: blue is drawn less often than uniform, orange more often.
+// Densities over training as maps: unit time from data (left) to noise (right), training from top to bottom.
 
-const LIGHT = ["#0b4a7a", "#3b8bc2", "#a9cfe6", "#f4f1eb", "#f6c08f", "#e07b28", "#9a3b00"];
-const DARK = ["#9ad4ff", "#3f97d0", "#1f5378", "#262a31", "#7d441b", "#dd7a2a", "#ffc993"];
 const isDark = () => getComputedStyle(document.documentElement).colorScheme === "dark" || (!document.documentElement.dataset.theme && matchMedia("(prefers-color-scheme: dark)").matches);
+
+const stopsNow = () => (isDark() ? page.data.density.dark : page.data.density.light);
 
 // The colour of an octave, where +-limit are the ends.
 function tint(octave, limit, stops) {
@@ -43,39 +43,41 @@ function heatMap() {
 function drawMap(map) {
   const { spec, picture } = map;
   const width = (map.width = Math.max(120, picture.clientWidth || 300));
-  const height = 176;
-  const box = (map.box = { left: 30, top: 6, width: width - 38, height: height - 44 });
+  const left = 50;
+  const strip = noiseStrip(spec.noise, left, width - left - 8, 0);
+  const box = (map.box = { left, top: strip.height + 4, width: width - left - 8, height: 130 });
+  const height = box.top + box.height + 36;
   const last = spec.heat.images[spec.heat.images.length - 1] || 1;
-  map.x = scale(0, last, box.left, box.left + box.width, false);
+  map.y = scale(0, last, box.top, box.top + box.height, false);
   select("figcaption", map.element).replaceChildren(dot(spec.colour), html("b", {}, spec.name), html("span", { class: "where" }, spec.where));
   picture.setAttribute("viewBox", `0 0 ${width} ${height}`);
   picture.setAttribute("height", height);
   picture.setAttribute("aria-label", spec.alt);
-  const words = [0, 0.5, 1].map((u) => svg("text", { x: box.left - 6, y: box.top + (1 - u) * box.height, class: "tick y" }, number(u)));
-  const under = ticks(map.x, width < 220 ? 2 : 4).map((value) => svg("text", { x: map.x(value), y: box.top + box.height + 16, class: "tick x" }, number(value)));
+  const words = ticks(map.y, 3).map((value) => svg("text", { x: box.left - 6, y: clamp(map.y(value), box.top + 6, box.top + box.height - 5), class: "tick y" }, number(value)));
+  const under = [0, 0.5, 1].map((u) => svg("text", { x: box.left + u * box.width, y: box.top + box.height + 15, class: "tick x" }, number(u)));
   picture.replaceChildren(
+    ...strip.elements,
     svg("image", { x: box.left, y: box.top, width: box.width, height: box.height, preserveAspectRatio: "none", href: pixels(spec) }),
     ...words,
     ...under,
-    svg("text", { x: box.left + box.width / 2, y: height - 4, class: "axis" }, "images seen"),
+    svg("text", { x: box.left + box.width / 2, y: height - 5, class: "axis" }, "unit time: data to noise"),
   );
   map.caption.textContent = spec.caption;
 }
 
-// Evaluations may be unevenly spaced: every column shows the nearest one.
+// Evaluations may be unevenly spaced: every row shows the nearest one.
 function pixels({ heat, limit }) {
   const { images, bins, octaves } = unpack(heat);
-  const canvas = html("canvas", { width: 240, height: bins });
+  const rows = 240;
+  const canvas = html("canvas", { width: bins, height: rows });
   const pen = canvas.getContext("2d");
-  const drawn = pen.createImageData(240, bins);
-  const stops = isDark() ? DARK : LIGHT;
+  const drawn = pen.createImageData(bins, rows);
+  const stops = stopsNow();
   const last = images[images.length - 1] || 1;
-  for (let column = 0, row = 0; column < 240; column++) {
-    const at = ((column + 0.5) / 240) * last;
-    while (row + 1 < images.length && Math.abs(images[row + 1] - at) <= Math.abs(images[row] - at)) row++;
-    for (let bin = 0; bin < bins; bin++) {
-      drawn.data.set([...tint(octaves[row * bins + bin], limit, stops), 255], ((bins - 1 - bin) * 240 + column) * 4);
-    }
+  for (let row = 0, place = 0; row < rows; row++) {
+    const at = ((row + 0.5) / rows) * last;
+    while (place + 1 < images.length && Math.abs(images[place + 1] - at) <= Math.abs(images[place] - at)) place++;
+    for (let bin = 0; bin < bins; bin++) drawn.data.set([...tint(octaves[place * bins + bin], limit, stops), 255], (row * bins + bin) * 4);
   }
   pen.putImageData(drawn, 0, 0);
   return canvas.toDataURL();
@@ -85,9 +87,9 @@ function describeCell(map, event) {
   const { heat } = map.spec;
   const place = map.picture.getBoundingClientRect();
   const [x, y] = [event.clientX - place.left, event.clientY - place.top];
-  const u = 1 - (y - map.box.top) / map.box.height;
-  if (u < 0 || u >= 1 || x < map.box.left || x > map.box.left + map.box.width) return;
-  const images = nearest(heat.images, map.x.invert(x));
+  const u = (x - map.box.left) / map.box.width;
+  if (u < 0 || u >= 1 || y < map.box.top || y > map.box.top + map.box.height) return;
+  const images = nearest(heat.images, map.y.invert(y));
   const octave = unpack(heat).octaves[heat.images.indexOf(images) * heat.bins + Math.floor(u * heat.bins)];
   map.caption.textContent = `At ${number(images)} images, unit time ${u.toFixed(2)}: ${timesUniform(octave)}`;
 }
@@ -100,7 +102,7 @@ function timesUniform(octave) {
 }
 
 function heatScale(place, limit) {
-  const stops = isDark() ? DARK : LIGHT;
+  const stops = stopsNow();
   const cells = Array.from({ length: 49 }, (_, index) => {
     const colour = tint((index / 24 - 1) * limit, limit, stops);
     return svg("rect", { x: index * 7, y: 0, width: 7.4, height: 10, fill: `rgb(${colour})` });

@@ -29,8 +29,10 @@ function lineChart(title) {
 function drawLines(chart) {
   const { spec, picture } = chart;
   const width = (chart.width = Math.max(260, chart.frame.clientWidth || 560));
-  const height = (chart.height = Math.round(clamp(width * 0.6, 240, 380)));
-  const inside = (chart.inside = { left: 52, right: width - 14, top: 12, bottom: height - 42 });
+  const names = namesAtEnds(spec, width);
+  const strip = noiseStrip(spec.x.noise, 52, width - 66 - names, 4);
+  const height = (chart.height = Math.round(clamp(width * 0.6, 240, 380) + strip.height));
+  const inside = (chart.inside = { left: 52, right: width - 14 - names, top: 12 + strip.height, bottom: height - 42 });
   const [xs, ys] = [extent(spec.x, spec.series, "xs"), extent(spec.y, spec.series, "ys")];
   picture.setAttribute("viewBox", `0 0 ${width} ${height}`);
   picture.setAttribute("height", height);
@@ -43,7 +45,7 @@ function drawLines(chart) {
   }
   chart.x = scale(...xs, inside.left, inside.right, spec.x.log);
   chart.y = scale(...ys, inside.bottom, inside.top, spec.y.log);
-  picture.append(axes(chart), lines(chart), ...levelName(chart), (chart.cross = svg("g", { class: "cross" })));
+  picture.append(...strip.elements, axes(chart), lines(chart), ...levelName(chart), ...(names ? endNames(chart) : []), (chart.cross = svg("g", { class: "cross" })));
   Object.assign(chart.slider.style, {
     left: `${inside.left}px`,
     top: `${inside.top}px`,
@@ -124,6 +126,28 @@ function lines(chart) {
     group.append(method);
   }
   return svg("g", {}, svg("clipPath", { id: clip }, svg("rect", box)), group);
+}
+
+// The room for names at the ends of lines: none on a phone, where the list of methods has to do.
+function namesAtEnds(spec, width) {
+  if (width < 480 || spec.series.length < 2) return 0;
+  return 12 + 7.4 * Math.min(LONGEST_NAME, Math.max(...spec.series.map((one) => one.name.length)));
+}
+
+const LONGEST_NAME = 18;
+const shortName = (name) => (name.length > LONGEST_NAME ? `${name.slice(0, LONGEST_NAME - 1)}…` : name);
+
+// Names beside the ends of their lines, moved apart where they would overlap.
+function endNames(chart) {
+  const { inside, spec } = chart;
+  const ends = spec.series
+    .map((one) => ({ one, x: one.mean.xs[one.mean.xs.length - 1], y: one.mean.ys[one.mean.ys.length - 1] }))
+    .filter(({ x, y }) => x !== undefined && drawable(chart, x, y))
+    .map((end) => ({ ...end, at: clamp(chart.y(end.y), inside.top, inside.bottom) }))
+    .sort((a, b) => a.at - b.at);
+  ends.forEach((end, index) => (end.at = index ? Math.max(end.at, ends[index - 1].at + 13) : end.at));
+  for (let index = ends.length - 1, limit = inside.bottom; index >= 0; index--, limit -= 13) ends[index].at = Math.min(ends[index].at, limit);
+  return ends.map(({ one, at }) => svg("text", { x: inside.right + 9, y: at, class: `end-name ${hue(one.colour)}` }, shortName(one.name)));
 }
 
 function linePath(chart, { xs, ys }) {

@@ -1,12 +1,12 @@
 // A watched page polls its server every two seconds and replaces only what has changed.
 
-const STATES = { waiting: "Waiting for a run", running: "Training", ended: "Ended", gone: "No answer from the server; retrying" };
+const STATES = { waiting: "Waiting for a run", running: "Training", ended: "Ended", stopped: "Stopped", gone: "No answer from the server; retrying" };
 
 function live() {
   const status = select("#status");
   status.hidden = false;
   const show = (state) => {
-    // A killed run leaves no message; that nothing has changed for minutes is the only sign.
+    // A run that hangs leaves no message; that nothing has changed for minutes is the only sign.
     const quiet = Math.floor((Date.now() - page.updated) / 60000);
     const text = STATES[state] + (state === "running" && quiet ? `; nothing new for ${quiet} min` : "");
     if (status.textContent === text) return;

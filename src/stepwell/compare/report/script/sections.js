@@ -37,7 +37,7 @@ function drawCurves() {
     const end = base?.mean.ys[base.mean.ys.length - 1];
     return {
       series,
-      level: series.length > 1 && end > 0 && { value: end, name: `final value of ${base.name}` },
+      level: series.length > 1 && base?.finished && end > 0 && { value: end, name: `final value of ${base.name}` },
       x: { ...AXES[axis], log: logs.has("x") },
       // The steep first steps would flatten the rest: the close view starts after 30 % of the run.
       y: { log: logs.has("y"), padding: true, from: many && view === "close" ? 0.3 : 0 },
@@ -51,7 +51,11 @@ function drawDensities() {
     workload.methods.filter((method) => method.heat).map((method) => ({ workload, method, key: `${workload.name}\n${method.name}` })),
   );
   select("#densities").hidden = maps.length === 0;
-  const shown = maps.filter(({ method }) => !page.choice.hidden.has(method.name));
+  const uneven = maps.filter(({ method }) => !isEven(method.heat));
+  const even = maps.filter((map) => !uneven.includes(map)).map(({ workload, method }) => (page.data.workloads.length > 1 ? `${method.name} on ${workload.name}` : method.name));
+  select("#even").textContent = even.length ? `Every timestep equally often, throughout: ${even.join(", ")}.` : "";
+  select("#heat-scale").hidden = uneven.length === 0;
+  const shown = uneven.filter(({ method }) => !page.choice.hidden.has(method.name));
   const limit = heatLimit(maps.map(({ method }) => method.heat));
   heatScale(select("#heat-scale"), limit);
   const where = (workload) => (page.data.workloads.length > 1 ? workload.name : "");
@@ -59,36 +63,43 @@ function drawDensities() {
     const { workload, method } = shown[index];
     select(".maps").append(map.element);
     const caption = peak(method.heat);
-    map.draw({ ...method, limit, caption, where: where(workload), alt: `Density of ${method.name} on ${workload.name} over training. ${caption}` });
+    map.draw({ ...method, noise: workload.noise, limit, caption, where: where(workload), alt: `Density of ${method.name} on ${workload.name} over training. ${caption}` });
   });
 }
 
 const UNIT_TIME = { label: "unit time: 0 is data, 1 is noise", unit: "unit time", include: [0, 1] };
 
+// Where every weight is 1 a sentence says as much as a chart.
 function drawWeights() {
   const known = page.data.workloads.filter((one) => one.methods.some((method) => method.weight.length));
-  plots("weights", known, (workload) => {
+  const weighted = known.filter((one) => one.methods.some((method) => method.weight.some((weight) => Math.abs(weight - 1) > 0.02)));
+  const alike = known.filter((one) => !weighted.includes(one)).map((one) => one.name);
+  select("#alike").textContent = alike.length ? `All methods weigh all timesteps alike on ${alike.join(", ")}.` : "";
+  plots("weights", weighted, (workload) => {
     const series = visible(workload.methods).filter((method) => method.weight.length).map((method) => binned(method, method.weight));
     const tops = series.map((one) => `${one.name} ${exact(Math.max(...one.mean.ys))}`).join(", ");
     return {
       series,
-      x: UNIT_TIME,
+      x: { ...UNIT_TIME, noise: workload.noise },
       y: { zero: true, padding: true, rule: 1, include: [0] },
       snap: true, step: true, highFirst: true,
       alt: `Effective weight over unit time on ${workload.name}. Highest: ${tops}.`,
     };
   });
+  select("#weights").hidden = known.length === 0;
 }
 
 function drawBands() {
   const known = page.data.workloads.filter((one) => one.methods.some((method) => method.bands.length));
-  const against = page.choice.bands === "ratio";
+  // Over itself a method is 1 everywhere.
+  select("#band-scale").hidden = !known.some((one) => one.methods.length > 1);
   plots("bands", known, (workload) => {
-    const series = bandSeries(workload);
+    const against = page.choice.bands === "ratio" && workload.methods.length > 1;
+    const series = bandSeries(workload, against);
     const what = against ? `Loss per band divided by that of ${workload.baseline}` : "Loss per band";
     return {
       series,
-      x: UNIT_TIME,
+      x: { ...UNIT_TIME, noise: workload.noise },
       y: { log: true, padding: true, include: against ? [1] : [] },
       level: against && series.length > 0 && { value: 1, name: `equal to ${workload.baseline}; below is better` },
       snap: true, step: true,

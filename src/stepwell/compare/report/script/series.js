@@ -3,10 +3,11 @@
 function curveSeries(workload) {
   const { metric, axis } = page.choice;
   return visible(workload.methods).map((method) => {
-    const lines = workload.runs
-      .filter((run) => run.method === method.name && run.values[metric])
-      .map((run) => ({ xs: run[axis], ys: run.values[metric] }));
-    return { ...method, lines, mean: meanLine(lines) };
+    const runs = workload.runs.filter((run) => run.method === method.name && run.values[metric]);
+    const lines = runs.map((run) => ({ xs: run[axis], ys: run.values[metric] }));
+    // A mean with a run in it that has just begun would end there.
+    const finished = lines.filter((_, index) => runs[index].finished);
+    return { ...method, lines, finished: finished.length > 0, mean: meanLine(finished.length ? finished : lines) };
   }).filter((one) => one.lines.some((line) => line.xs.length));
 }
 
@@ -30,9 +31,9 @@ function binned(method, values) {
   return { ...method, lines: [line], mean: line };
 }
 
-function bandSeries(workload) {
+function bandSeries(workload, relative) {
   const base = workload.methods.find((method) => method.name === workload.baseline)?.bands ?? [];
-  const against = page.choice.bands === "ratio" && base.length > 0;
+  const against = relative && base.length > 0;
   return visible(workload.methods)
     .filter((method) => method.bands.length && (!against || method.bands.length === base.length))
     .map((method) => binned(method, against ? method.bands.map((value, index) => ratio(value, base[index])) : method.bands));
@@ -47,6 +48,9 @@ function ends(series) {
     .map(([name, value]) => `${name} ${exact(value)}`)
     .join(", ");
 }
+
+// Whether every timestep was drawn equally often all the time.
+const isEven = (heat) => unpack(heat).octaves.every((octave) => Math.abs(octave) < 0.1);
 
 // Where in unit time a method draws most at the end.
 function peak(heat) {
