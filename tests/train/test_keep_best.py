@@ -20,7 +20,7 @@ def test_the_best_is_kept_beside_the_newest(
 
     def planted(*args: object) -> object:
         evaluate = real(*args)  # type: ignore[arg-type]
-        return lambda network: {**evaluate(network), "objective/none": next(losses)}
+        return lambda network: {**evaluate(network), "objective/simple": next(losses)}
 
     monkeypatch.setattr(recipes_run, "evaluation_of", planted)
     small_run(
