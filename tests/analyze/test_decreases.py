@@ -8,11 +8,11 @@ from accelerate import Accelerator
 
 from stepwell.analyze.approximation import Measured, decreases, require_target
 from stepwell.catalogue import build
-from stepwell.core.errors import InvalidParameter, NonFiniteLoss, Unsupported
+from stepwell.core.errors import InvalidParameter, Unsupported
 from stepwell.recipes.experiment import Experiment, experiment, network_of
 from stepwell.recipes.load import load
 from stepwell.recipes.training import training_of
-from stepwell.train.step import Training, train_step
+from stepwell.train.step import Training, TrainingStopped, train_step
 
 TIMES = 6
 
@@ -71,5 +71,5 @@ def test_losses_that_are_not_finite_are_named(made: Experiment) -> None:
     training = fresh(made)
     with torch.no_grad():
         next(training.network.parameters()).fill_(torch.nan)
-    with pytest.raises(NonFiniteLoss, match="around step 0 are not finite"):
+    with pytest.raises(TrainingStopped, match="is not finite at step 1"):
         rows(training, made, "vlb", steps=1)

@@ -89,7 +89,7 @@ def test_methods_take_the_process_of_the_first_run(
 def test_densities_that_there_are_not(tmp_path: Path, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "'min-srn' is not a known method" in refused(capsys, "densities", "min-srn")
     assert "neither a run directory nor a method" in refused(capsys, "densities", str(tmp_path / "gone"))
-    assert "is not a run: it has no recipe.json" in refused(capsys, "densities", str(tmp_path))
+    assert "has no runs in it" in refused(capsys, "densities", str(tmp_path))
     (tmp_path / "recipe.json").write_text((run / "recipe.json").read_text())
     assert "has not been trained yet" in refused(capsys, "densities", str(tmp_path))
     (tmp_path / "recipe.json").write_text("{")

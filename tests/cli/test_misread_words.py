@@ -35,7 +35,7 @@ def test_a_folder_is_called_as_it_is_written(name: str, capsys: pytest.CaptureFi
         (("train", "fashion16", "labels=yes", "--settings"), "labels must be true or false"),
         (("train", "fashion16", "lr=1e999", "--settings"), "lr must be a finite number"),
         (("train", "fashion16", f"lr={'9' * 400}", "--settings"), "lr must be a finite number"),
-        (("train", "fashion16", "bands=1000000", "--settings"), "bands must be at most 1,000"),
+        (("train", "fashion16", "bands=1000000", "--settings"), "bands must be at most 2,000"),
         (
             ("train", "fashion16", "method=neyman:strata=99999999", "--settings"),
             "strata must be at most 1,000",

@@ -91,7 +91,7 @@ def test_unreadable_files_are_named(tmp_path: Path) -> None:
 def test_bad_arrays_say_why(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     for arrays, message in (
-        ({"pictures": pixels()}, "no array called images, x, arr_0, only pictures"),
+        ({"pictures": pixels()}, "no array called images, x or arr_0, only pictures"),
         ({"images": pixels() / 255}, "holds float64"),
         ({"images": pixels()[0, 0]}, "has shape"),
         ({"images": np.array([None, 1])}, "Python objects"),

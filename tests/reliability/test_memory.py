@@ -40,7 +40,7 @@ def test_training_says_what_to_lower(
     monkeypatch.setattr(loop, "train_step", fails)
     assert main(["train", "fashion16", *words(tmp_path / "run")]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("stepwell train: there is too little memory (")
+    assert said.splitlines()[-1].startswith("stepwell train: there is too little memory (")
     assert "lower batch=" in said
     assert "accumulate=" in said
     assert said.count("\n") == 1
@@ -71,5 +71,5 @@ def test_a_machine_that_really_has_too_little(tmp_path: Path) -> None:
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (most, most)),
     )
     assert done.returncode == 2
-    assert done.stderr.startswith("stepwell train: there is too little memory (")
+    assert done.stderr.splitlines()[-1].startswith("stepwell train: there is too little memory (")
     assert "Traceback" not in done.stderr

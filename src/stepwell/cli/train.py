@@ -117,7 +117,7 @@ def _submit(plan: Plan, workload: str, settings: Sequence[str], options: argpars
 
 def _begin(recipe: Recipe) -> None:
     """A sign of life before torch is imported, which takes seconds."""
-    if os.environ.get("RANK", "0") == "0":
+    if os.environ.get("RANK", "0") == "0" and "torch" not in sys.modules:
         print(f"{recipe.method} on {recipe.data}: importing torch", file=sys.stderr, flush=True)
 
 

@@ -12,7 +12,7 @@ MOST = 2**53
 """The largest of the whole numbers that a float holds exactly."""
 MOST_BINS = 100_000
 """Timesteps, or bins of time: tables of this length are made and searched at every draw."""
-MOST_STRATA = 1_000
+MOST_STRATA = 2_000
 """Parts of time that are measured apart, each with gradients or losses of its own."""
 
 
