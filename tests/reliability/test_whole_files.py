@@ -14,8 +14,8 @@ import stepwell
 from stepwell.runs.io import remove_leftovers, replacing, write_atomic
 
 SOURCE = Path(stepwell.__file__).parent
-# Written by hand: the stream of metrics, locks, rows of an .npz in progress, a download that is checked before
-# it is renamed, standard streams, why a job failed, parts of a checkpoint's folder, the atomic writer itself.
+# Written by hand: the stream of metrics, locks, rows of an .npz in progress, a download that is checked
+# before it is renamed, standard streams, why a job failed, parts of a checkpoint, the atomic writer itself.
 BY_HAND = {
     "runs/metrics_file.py", "runs/lock.py", "runs/io.py", "generate/writers.py", "evaluate/weights.py",
     "cli/streams.py", "compare/slurm_job.py", "train/checkpoint.py",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -33,18 +34,20 @@ def test_any_tree_survives(tree: object) -> None:
 
 
 def test_tensors_keep_their_bits_dtypes_and_shapes(tmp_path: Path) -> None:
-    tree = {
-        "a": torch.randn(3, 4),
-        "b": [torch.tensor(7), torch.ones(2, dtype=torch.bfloat16)],
-        3: {"empty": torch.zeros(0, 2), "flags": torch.tensor([True, False])},
+    tree: dict[str, Any] = {
+        "model": {"a": torch.randn(3, 4)},
+        "ema": [torch.tensor(7), torch.ones(2, dtype=torch.bfloat16)],
+        "optimizer": {3: {"empty": torch.zeros(0, 2), "flags": torch.tensor([True, False])}},
+        "pacer": {},
     }
-    path = checkpoint.save(tmp_path, checkpoint.Checkpoint(tree, {"step": 5}), keep=1)
+    info = {"step": 5, "data_images": 8, "metrics_bytes": 0, "world": 1, "seconds": 0.5}
+    path = checkpoint.save(tmp_path, checkpoint.Checkpoint(tree, info), keep=1)
     found = checkpoint.load(path)
-    assert found.info == {"step": 5}
-    assert torch.equal(found.tree["a"], tree["a"])
-    assert found.tree["b"][0] == 7, "tensors of one list have names of their own"
-    assert found.tree["b"][1].dtype == torch.bfloat16
-    assert found.tree[3]["empty"].shape == (0, 2)
+    assert found.info == info
+    assert torch.equal(found.tree["model"]["a"], tree["model"]["a"])
+    assert found.tree["ema"][0] == 7, "tensors of one list have names of their own"
+    assert found.tree["ema"][1].dtype == torch.bfloat16
+    assert found.tree["optimizer"][3]["empty"].shape == (0, 2)
 
 
 def test_what_cannot_be_held_is_refused() -> None:
