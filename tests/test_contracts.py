@@ -31,6 +31,7 @@ FORBIDDEN = {
     "recipes/start.py": "safetensors",
     "analyze/variance.py": "matplotlib",
     "compare/pool.py": "rich",
+    "compare/trials.py": "submitit",
     "recipes/run.py": "lightning",
     "models/dit.py": "transformers",
     "evaluate/distances.py": "scipy",

@@ -66,7 +66,7 @@ SMALL = ["model=micro", "method=loss-ema", "batch=4", "checkpoint_every=2", "sam
 SENTENCES = {
     "killed": "rank 1 of 2 ended without a word: it was killed",
     "stopped": f"rank 1 of 2 has not answered for {LIMIT} s: it is stopped",
-    "out of memory": "rank 1 of 2 ended: RuntimeError: ",
+    "out of memory": "rank 1 of 2 ended: there is too little memory (",
     "not finite": "rank 1 of 2 ended: the loss or its gradient is not finite at step 4 (timesteps ",
     "another recipe": "rank 1 of 2 would train something else: lr is 0.01 there and 0.002 on rank 0.",
     "other data": "rank 1 of 2 would train something else: the training data is ",

@@ -22,7 +22,7 @@ QUICK = {
     "generate": ["-n", "4", "--steps", "2"],
     "evaluate": ["-n", "0"],
     "evaluate two sets": ["-n", "4"],
-    "compare": [*TRAINING, "effort={'generated': 0, 'bits_images': 2, 'bits_timesteps': 2}"],
+    "compare": [*TRAINING, "generated=0", "bits_images=2", "bits_timesteps=2"],
     "analyze gain": PROBING,
     "analyze variance": PROBING,
 }

@@ -47,7 +47,7 @@ COMMON: dict[str, Any] = {
     "labels": False,
     "dropout": 0.0,
 }
-COMMON |= {"evaluate_every": 10, "checkpoint_every": 10, "steps": 20}
+COMMON |= {"evaluate_every": 10, "checkpoint_every": 10, "steps": 20, "warm_up_steps": 2, "sample_every": 0}
 
 
 def _settings(world: int, **changes: Any) -> dict[str, Any]:
@@ -99,12 +99,12 @@ def test_a_sharded_run_resumes_exactly(two: Path) -> None:
 def test_a_sharded_run_makes_samples_and_its_export_loads_in_diffusers(two: Path, tmp_path: Path) -> None:
     from diffusers import DDPMPipeline
 
-    from stepwell.generate.diffusers_io import export
+    from stepwell.generate.export import export
     from stepwell.recipes.experiment import trained
 
     assert [path.name for path in (two / "full" / "samples").iterdir()] == ["step-000000020.png"]
     made = trained(two / "full")
-    export(made.denoiser, made.process, tmp_path / "pipeline")
+    export(made.denoiser, made.process, made.data.train.shape, tmp_path / "pipeline")
     unet = DDPMPipeline.from_pretrained(str(tmp_path / "pipeline")).unet
     average = newest_tensors(two / "full")
     first = next(iter(unet.parameters()))

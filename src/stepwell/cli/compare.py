@@ -116,14 +116,17 @@ def _run(study: Study, workspace: Workspace, options: argparse.Namespace) -> Stu
     asked = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
     before = {number: signal.signal(number, _as_interrupt) for number in asked}
     progress = StudyProgress(options.json)
+    interrupted = False
     try:
         return run_study(study, workspace, progress.begin, progress.on_event)
     except KeyboardInterrupt:
+        interrupted = True
         what = "runs in progress were saved" if options.launcher == LOCAL else "submitted jobs go on"
         progress.say(f"Stopped; {what}. Run the same command again to continue.")
         raise SystemExit(130) from None
     finally:
-        for number, handler in before.items():
+        # After an interruption signals stay ignored: a second one must not change how this ends.
+        for number, handler in () if interrupted else before.items():
             signal.signal(number, handler)
 
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -45,6 +46,7 @@ def run_trials(trials: Sequence[Trial], effort: dict[str, int], workers: int) ->
     context = multiprocessing.get_context("forkserver")
     adapters = ["peft"] if any(trial.recipe.lora for trial in trials) else []
     context.set_forkserver_preload(["stepwell.recipes.score", "stepwell.recipes.run", *adapters])
+    _start_server()
     waiting: queue.SimpleQueue[Trial] = queue.SimpleQueue()
     for trial in trials:
         waiting.put(trial)
@@ -64,6 +66,15 @@ def run_trials(trials: Sequence[Trial], effort: dict[str, int], workers: int) ->
         stop.set()
         for thread in threads:
             thread.join()
+
+
+def _start_server() -> None:
+    """Start the fork server deaf to Ctrl-C, which reaches it too and would end it in the middle of an import."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _work(context: Any, waiting: Any, events: Any, stop: threading.Event, effort: dict[str, int]) -> None:

@@ -114,6 +114,10 @@ def _is_saved(key: str, value: Any) -> bool:
     return isinstance(value, kind) and all(isinstance(one, of) for one in values)
 
 
+EFFORT_WORDS = ("generated", "reference", "bits_images", "bits_timesteps")
+"""What of a study's [effort] may be given as words; its other parts are named like settings."""
+
+
 def load_study(what: str, words: Sequence[str] = ()) -> Study:
     """A shipped study, a study or workload file, or a workload's name, changed by key=value words."""
     given = _read(what)
@@ -132,6 +136,8 @@ def load_study(what: str, words: Sequence[str] = ()) -> Study:
                 _drop_other_methods(given)
         elif key == "workloads" and "workload" in given:
             given["workload"] = _chosen(given["workload"], str(value).split(","), mistakes)
+        elif key in EFFORT_WORDS:
+            given["effort"] = {**given.get("effort", {}), key: value}
         elif key in _KEYS:
             given[key] = value
         else:

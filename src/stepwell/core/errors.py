@@ -48,7 +48,7 @@ class OutOfMemory(StepwellError, MemoryError):
     """Too little memory for what was asked."""
 
 
-_QUOTED = 80
+_QUOTED = 300
 
 
 def quoted(value: object) -> str:
