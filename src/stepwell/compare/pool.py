@@ -69,12 +69,16 @@ def run_trials(trials: Sequence[Trial], effort: dict[str, int], workers: int) ->
 
 
 def _start_server() -> None:
-    """Start the fork server deaf to Ctrl-C, which reaches it too and would end it in the middle of an import."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    """Start the fork server deaf to Ctrl-C, which reaches it too and would end it while it imports."""
+    try:
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except ValueError:
+        # Not the main thread: signals are the caller's business there.
+        return
     try:
         forkserver.ensure_running()
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, before)
 
 
 def _work(context: Any, waiting: Any, events: Any, stop: threading.Event, effort: dict[str, int]) -> None:
