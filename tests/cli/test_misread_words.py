@@ -38,7 +38,7 @@ def test_a_folder_is_called_as_it_is_written(name: str, capsys: pytest.CaptureFi
         (("train", "fashion16", "bands=1000000", "--settings"), "bands must be at most 2,000"),
         (
             ("train", "fashion16", "method=neyman:strata=99999999", "--settings"),
-            "strata must be at most 1,000",
+            "strata must be at most 2,000",
         ),
         (("show", "beta", "alpha=1e308"), "no density that floats can hold"),
         (("show", "uniform", "name=3"), "is not a known parameter"),
