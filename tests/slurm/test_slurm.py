@@ -136,6 +136,7 @@ def test_a_study_survives_its_submitter_a_drained_node_and_a_new_controller(
     assert list((tmp_path / "jobs" / "slurm").iterdir()) == [], "jobs that ended well leave no files"
 
 
+@pytest.mark.slow
 def test_a_trial_preempted_five_times_is_the_same_run(
     cluster: Cluster, words: list[str], tmp_path: Path
 ) -> None:
