@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepwell.cli.launcher import SLURM, add_launcher, job_of, require_no_job
 from stepwell.cli.options import add_command, require_extra
-from stepwell.core.errors import StepwellError
+from stepwell.core.errors import StepwellError, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -169,4 +169,4 @@ def _explain(recipe: Recipe) -> None:
     from stepwell.recipes.schema import SETTINGS
 
     for name, setting in SETTINGS.items():
-        print(f"{name:18} = {getattr(recipe, name)!r:24} # {setting.meaning}")
+        print(f"{name:18} = {shortened(repr(getattr(recipe, name)), 100):24} # {setting.meaning}")

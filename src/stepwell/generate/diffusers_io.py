@@ -26,7 +26,7 @@ from stepwell.core.errors import StepwellError
 from stepwell.core.process import NoiseProcess
 from stepwell.processes.scheduler import process_from
 
-_INDEX, _CONFIG, _WEIGHTS = "model_index.json", "config.json", "diffusion_pytorch_model.safetensors"
+_WEIGHTS = "diffusion_pytorch_model.safetensors"
 _SCHEDULERS = {
     kind.__name__: kind
     for kind in (
@@ -53,24 +53,15 @@ class PipelineFolder:
     """The contents of a folder that `stepwell export`, or diffusers itself, wrote."""
 
     tensors: dict[str, Tensor]
-    """By the names of a UNet2DModel."""
+    """By diffusers' names."""
     config: dict[str, Any]
     process: NoiseProcess | None
     """None if there is no scheduler beside the network."""
 
 
-def is_pipeline(path: Path) -> bool:
-    """Whether a folder is a pipeline's or a single network's."""
-    return (path / _INDEX).is_file() or (path / _CONFIG).is_file()
-
-
-def read_pipeline(path: Path) -> PipelineFolder:
-    """The unet/ and scheduler/ of a pipeline, or a network's own folder; nothing is unpickled."""
-    home = path / "unet" if (path / _INDEX).is_file() else path
-    config = _object(home / _CONFIG)
-    kind = config.get("_class_name")
-    if kind != "UNet2DModel":
-        raise BadPipeline(f"{home} holds a {kind}, and only a UNet2DModel can be started from.")
+def read_pipeline(path: Path, home: Path) -> PipelineFolder:
+    """The network in `home` and the scheduler/ of a pipeline at `path`; nothing is unpickled."""
+    config = _object(home / "config.json")
     weights = home / _WEIGHTS
     if not weights.is_file():
         raise BadPipeline(
@@ -81,10 +72,11 @@ def read_pipeline(path: Path) -> PipelineFolder:
         tensors = load_file(weights)
     except (OSError, SafetensorError) as error:
         raise BadPipeline(f"{weights} is truncated or not safetensors ({error}): export it again.") from error
-    return PipelineFolder(tensors, config, _process(path / "scheduler"))
+    return PipelineFolder(tensors, config, process_in(path / "scheduler"))
 
 
-def _process(folder: Path) -> NoiseProcess | None:
+def process_in(folder: Path) -> NoiseProcess | None:
+    """The process of the scheduler that diffusers saved in a folder; None if there is no such folder."""
     if not folder.is_dir():
         return None
     config = _object(folder / "scheduler_config.json")

@@ -8,7 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from diffusers import DDPMPipeline, DiTTransformer2DModel, FlowMatchEulerDiscreteScheduler, UNet2DModel
+from diffusers import (
+    DDPMPipeline,
+    DiTTransformer2DModel,
+    FlowMatchEulerDiscreteScheduler,
+    UNet2DConditionModel,
+    UNet2DModel,
+)
 from safetensors import SafetensorError
 
 from stepwell.core.errors import StepwellError, Unsupported
@@ -17,6 +23,7 @@ from stepwell.generate.diffusers_solvers import make_scheduler
 from stepwell.models import lora
 from stepwell.models.denoiser import Denoiser
 from stepwell.models.dit import DiT
+from stepwell.models.of_diffusers import PLAIN, LabelledDiT, plain_network
 from stepwell.processes.flow import FlowProcess
 
 Shape = tuple[int, int, int]
@@ -49,11 +56,15 @@ def export(denoiser: Denoiser, process: NoiseProcess, shape: Shape, out: Path, l
             "from diffusers import DDPMPipeline\n"
             f"images = DDPMPipeline.from_pretrained({str(out)!r})(batch_size=4).images\n"
         )
-    part = "unet" if isinstance(network, UNet2DModel) else "transformer"
+    part = "transformer" if isinstance(network, DiTTransformer2DModel) else "unet"
     with _written_whole(out) as folder:
         network.save_pretrained(folder / part)
         scheduler.save_pretrained(folder / "scheduler")
     labelled = denoiser.classes > 0 or part == "transformer"
+    # diffusers' own DiT may have been trained without labels: then all images had that of no class.
+    shown = denoiser.classes if isinstance(denoiser.network, LabelledDiT) else 0
+    given = ["class_labels=labels"] if labelled else []
+    given += ["encoder_hidden_states=None"] if isinstance(network, UNet2DConditionModel) else []
     return _LOOP.format(
         network=type(network).__name__,
         scheduler=type(scheduler).__name__,
@@ -61,25 +72,27 @@ def export(denoiser: Denoiser, process: NoiseProcess, shape: Shape, out: Path, l
         part=part,
         steps=50,
         shape=", ".join(map(str, shape)),
-        labels="labels = torch.zeros(4, dtype=torch.long)\n" if labelled else "",
-        argument=", class_labels=labels" if labelled else "",
+        labels=f"labels = torch.full((4,), {shown})\n" if labelled else "",
+        argument="".join(f", {argument}" for argument in given),
         output=f"output[:, :{shape[0]}]" if part == "transformer" and denoiser.learned_variance else "output",
     )
 
 
 def export_adapters(denoiser: Denoiser, out: Path) -> str:
     """Write the LoRA adapters alone, as peft keeps them; returns Python that adds them to their network."""
-    if not isinstance(denoiser.network, UNet2DModel):
+    if not isinstance(denoiser.network, PLAIN):
         raise Unsupported(
             f"adapters of a {type(denoiser.network).__name__} have the names of our own network, which no "
             "other has: export the whole network, without --adapters."
         )
     with _written_whole(out) as folder:
         lora.save_adapters(denoiser.network, folder)
+    kind = next(kind.__name__ for kind in PLAIN if isinstance(denoiser.network, kind))
+    part = "transformer" if isinstance(denoiser.network, DiTTransformer2DModel) else "unet"
     return (
-        "from diffusers import UNet2DModel\n"
+        f"from diffusers import {kind}\n"
         "from peft import PeftModel\n"
-        'network = UNet2DModel.from_pretrained("the folder that was fine-tuned", subfolder="unet")\n'
+        f'network = {kind}.from_pretrained("the folder that was fine-tuned", subfolder="{part}")\n'
         f"network = PeftModel.from_pretrained(network, {str(out)!r})\n"
     )
 
@@ -106,7 +119,7 @@ def _network(denoiser: Denoiser, shape: Shape) -> Any:
     network = denoiser.network
     if isinstance(network, DiT):
         return _as_diffusers(network, denoiser.classes)
-    if not isinstance(network, UNet2DModel):
+    if not isinstance(network, PLAIN):
         raise Unsupported(
             f"diffusers has no network like {type(network).__name__}: use stepwell generate, or load it from "
             "the run yourself (stepwell.recipes.experiment.trained)."
@@ -116,9 +129,7 @@ def _network(denoiser: Denoiser, shape: Shape) -> Any:
             "this network takes low-resolution images beside its input, and no pipeline of diffusers passes "
             "them to a UNet2DModel: use stepwell generate."
         )
-    plain = UNet2DModel.from_config(network.config)
-    plain.load_state_dict(lora.merged(network.state_dict()))
-    return plain
+    return plain_network(network, lora.merged(network.state_dict()))
 
 
 def _as_diffusers(network: DiT, classes: int) -> DiTTransformer2DModel:

@@ -14,6 +14,13 @@ from stepwell.core.errors import InvalidParameter
 from stepwell.core.tensors import PerExample
 
 
+class TextShape(NamedTuple):
+    """The shape of one embedded text."""
+
+    tokens: int
+    width: int
+
+
 @dataclass(frozen=True)
 class NetworkSpec:
     """What a network is built for: its inputs and outputs, labels and dropout."""
@@ -25,6 +32,8 @@ class NetworkSpec:
     extra_channels: int = 0
     learned_variance: bool = False
     dropout: float = 0.0
+    text: TextShape | None = None
+    """With texts, labels are numbers of texts, and `classes` is the number of the empty one."""
 
     def __post_init__(self) -> None:
         require.count("channels", self.channels)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stepwell.core import require
+from stepwell.core.errors import InvalidParameter
 
 if TYPE_CHECKING:
-    from stepwell.models.denoiser import Denoiser
+    from stepwell.models.denoiser import Denoiser, TextShape
+
+SAVED = "diffusers"
+"""What a recipe calls a network that is none of ours, but was saved by diffusers."""
 
 
 @dataclass(frozen=True)
@@ -18,11 +23,16 @@ class ModelEntry:
 
     name: str
     family: str
-    """unet, uvit or dit: the module of `models` whose `network(name, spec)` builds it."""
+    """unet, text_unet, uvit or dit: the module of `models` whose `network(name, spec)` builds it."""
     summary: str
     source: str = "Stepwell"
     made_for: tuple[int, int, int] | None = None
     """Channels, height and width of the examples (images or latents) that it was published for."""
+
+    @property
+    def takes_text(self) -> bool:
+        """Whether it is told captions instead of labels."""
+        return self.family == "text_unet"
 
 
 _ADM = "Dhariwal and Nichol 2021"
@@ -46,6 +56,8 @@ _ENTRIES = (
     ModelEntry("adm-small", "unet", "ADM's kind of U-Net for 32x32 images, 8 M", _ADM),
     ModelEntry("adm-imagenet64", "unet", "ADM for 64x64 images of a class, 296 M", _ADM, (3, 64, 64)),
     ModelEntry("adm-imagenet256", "unet", "ADM for 256x256 images of a class, 554 M", _ADM, (3, 256, 256)),
+    ModelEntry("text-tiny", "text_unet", "16x16 images with captions on a laptop"),
+    ModelEntry("text-small", "text_unet", "32x32 to 64x64 images or latents with captions on a GPU"),
     ModelEntry("uvit-tiny", "uvit", "8x8 latents or 16x16 images on a laptop, 1.1 M", _UVIT),
     ModelEntry("uvit-s", "uvit", "U-ViT-S, 44 M: CIFAR-10", _UVIT, (3, 32, 32)),
     ModelEntry("uvit-s-deep", "uvit", "U-ViT-S (deep), 58 M", _UVIT),
@@ -66,6 +78,7 @@ _ENTRIES = (
 )
 
 MODELS = {entry.name: entry for entry in _ENTRIES}
+TEXT_MODELS = tuple(entry.name for entry in _ENTRIES if entry.takes_text)
 
 
 def build_model(
@@ -78,12 +91,23 @@ def build_model(
     extra_channels: int = 0,
     learned_variance: bool = False,
     dropout: float = 0.0,
+    text: TextShape | None = None,
+    config: Mapping[str, Any] | None = None,
 ) -> Denoiser:
-    """A named network for images [B, channels, image_size, image_size]."""
+    """A named network for images [B, channels, image_size, image_size].
+
+    With `text`, labels are numbers of texts; `config` is the configuration of a network named `diffusers`.
+    """
     from stepwell.models.denoiser import Denoiser, NetworkSpec
 
-    family = MODELS[require.one_of("model", name, tuple(MODELS))].family
-    spec = NetworkSpec(channels, image_size, classes, extra_channels, learned_variance, dropout)
+    spec = NetworkSpec(channels, image_size, classes, extra_channels, learned_variance, dropout, text)
+    if config is not None:
+        from stepwell.models.of_diffusers import denoiser
+
+        return denoiser(config, spec, label_dropout)
+    entry = MODELS[require.one_of("model", name, tuple(MODELS))]
+    if text is not None and not entry.takes_text:
+        raise InvalidParameter(f"model {name} cannot be told captions: take one of {', '.join(TEXT_MODELS)}.")
     # Only the family's own module: diffusers takes seconds to import, and a U-ViT does not need it.
-    network = import_module(f"stepwell.models.{family}").network(name, spec)
+    network = import_module(f"stepwell.models.{entry.family}").network(name, spec)
     return Denoiser(network, classes, label_dropout, learned_variance)

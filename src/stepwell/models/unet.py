@@ -68,13 +68,7 @@ adm-imagenet64, 1,024 in adm-imagenet256).
 def network(name: str, spec: NetworkSpec, size: Size | None = None) -> UNet2DModel:
     """The U-Net of this name, or of any other size."""
     size = size or SIZES[name]
-    halvings = 2 ** (len(size.channels) - 1)
-    if spec.image_size % halvings:
-        raise InvalidParameter(
-            f"model {name} halves images {len(size.channels) - 1} times: their size must be a multiple of "
-            f"{halvings}, not {spec.image_size}. Resize the data (size=...) or take a model with fewer "
-            "levels."
-        )
+    require_halvings(name, len(size.channels) - 1, spec.image_size)
     levels = range(len(size.channels))
     down, up = ("DownBlock2D", "UpBlock2D")
     settings: dict[str, Any] = {"add_attention": bool(size.attention), **size.settings}
@@ -96,6 +90,15 @@ def network(name: str, spec: NetworkSpec, size: Size | None = None) -> UNet2DMod
     if size.starts_at_zero:
         _start_at_zero(unet)
     return unet
+
+
+def require_halvings(name: str, times: int, image_size: int) -> None:
+    """Refuse images that cannot be halved so often."""
+    if image_size % 2**times:
+        raise InvalidParameter(
+            f"model {name} halves images {times} times: their size must be a multiple of {2**times}, not "
+            f"{image_size}. Resize the data (size=...) or take a model with fewer levels."
+        )
 
 
 def _start_at_zero(unet: UNet2DModel) -> None:

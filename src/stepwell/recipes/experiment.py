@@ -20,6 +20,7 @@ from stepwell.models.registry import build_model
 from stepwell.recipes.latents import decoder_of
 from stepwell.recipes.load import saved_plan
 from stepwell.recipes.plan import Plan
+from stepwell.recipes.saved_network import config_of
 from stepwell.recipes.schema import Recipe
 from stepwell.recipes.start import Start, other_tensors, read_start, require_fit
 from stepwell.train import checkpoint
@@ -71,7 +72,7 @@ class Experiment:
             steps=min(recipe.sample_steps, self.process.timesteps or recipe.sample_steps),
             batch=batch,
             seed=seed,
-            labels=tuple(range(self.denoiser.classes)),
+            labels=tuple(range(self.data.train.classes)),
             guidance=recipe.guidance,
             clip=1.0 if self.data.latents is None else LATENT_CLIP,
             ground_truth=ground_truth,
@@ -138,6 +139,7 @@ def untrained_network(recipe: Recipe, shape: Shape, classes: int) -> Denoiser:
         extra_channels=Conditioning(recipe.super_resolution).extra_channels(shape),
         learned_variance=recipe.learned_variance,
         dropout=recipe.dropout,
+        config=config_of(recipe),
     )
 
 

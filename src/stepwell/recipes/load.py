@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from stepwell.core.errors import StepwellError, shortened, unknown
 from stepwell.core.reading import Absent, object_of, place, toml_of
 from stepwell.recipes.method import workload_files
 from stepwell.recipes.plan import Begin, Plan, resolve
+from stepwell.recipes.saved_network import process_of_start, told_by_start
 from stepwell.recipes.schema import Recipe, read_word
 from stepwell.runs.directory import RECIPE, safe_name
 
@@ -25,7 +27,8 @@ def load(
 ) -> Plan:
     """The plan of a shipped workload, a TOML file or a run, changed by settings and by key=value words.
 
-    Settings that neither these nor a file of the user's name may follow others (`recipes/unnamed.py`).
+    Settings that neither these nor a file of the user's name may follow others (`recipes/unnamed.py`), or the
+    network that from= names (`recipes/saved_network.py`).
     """
     mistakes: list[str] = []
     name, read, own = _source(workload)
@@ -38,8 +41,11 @@ def load(
         else:
             changes[key] = value
     source = f"{name} with {shortened(' '.join(words))}" if words else name
-    plan = resolve({**read, **changes}, mistakes, source, data_needed=data_needed, begin=begin)
-    return plan.following({*changes, *(read if own else ())})
+    settings, named = {**read, **changes}, {*changes, *(read if own else ())}
+    settings |= told_by_start(settings, named)
+    settle = partial(process_of_start, named=named)
+    plan = resolve(settings, mistakes, source, data_needed=data_needed, begin=begin, settle=settle)
+    return plan.following(named)
 
 
 def _source(workload: str) -> tuple[str, dict[str, Any], bool]:

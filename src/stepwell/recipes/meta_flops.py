@@ -72,7 +72,7 @@ def shape_of(recipe: Recipe) -> Shape:
     """What the network sees, from the recipe alone."""
     if recipe.size is not None:
         return recipe.channels or 3, recipe.size, recipe.size
-    if (made_for := MODELS[recipe.model].made_for) is not None:
+    if recipe.model in MODELS and (made_for := MODELS[recipe.model].made_for) is not None:
         return made_for
     raise Uncountable(
         f"data={recipe.data} are not here, and model={recipe.model} is for any shape: give size=N channels=C "

@@ -28,6 +28,8 @@ FILL_IN = "PATH"
 
 
 Begin = Callable[[Recipe], None]
+Settle = Callable[[Recipe], Mapping[str, Any]]
+"""Settings that a checked recipe leaves to what it names."""
 
 
 @dataclass(frozen=True)
@@ -79,11 +81,12 @@ def resolve(
     *,
     data_needed: bool = True,
     begin: Begin | None = None,
+    settle: Settle = lambda recipe: {},
 ) -> Plan:
     """The plan of some settings, or one error that lists every mistake.
 
     Without `data_needed`, workloads whose data are to be filled in by the user are accepted too. `begin` is
-    called with the checked settings, before torch is imported.
+    called with the checked settings, before torch is imported, `settle` after that.
     """
     mistakes = list(mistakes)
     values: dict[str, Any] = {}
@@ -108,7 +111,7 @@ def resolve(
     mistakes += _unknown_names(recipe)
     if begin is not None and not mistakes:
         begin(recipe)
-    plan = None if mistakes else _built(recipe, mistakes)
+    plan = None if mistakes else _built(replace(recipe, **settle(recipe)), mistakes)
     if plan is None:
         raise BadRecipe(source, mistakes)
     return plan

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,15 @@ from stepwell.core.errors import StepwellError, Unsupported
 from stepwell.core.memory import memory_watched
 from stepwell.core.neighbours import neighbours_watched
 from stepwell.core.ranks import of_every_rank
-from stepwell.core.reading import Unreadable
+from stepwell.core.reading import Unreadable, place
 from stepwell.generate.images import generate
 from stepwell.generate.sheets import as_tensor
 from stepwell.generate.super_resolution import sample_sheet
 from stepwell.recipes.agreement import require_agreement
 from stepwell.recipes.experiment import Experiment, experiment
 from stepwell.recipes.load import recipe_in_checkpoint, saved_recipe
-from stepwell.recipes.plan import Plan
+from stepwell.recipes.plan import Plan, resolve
+from stepwell.recipes.saved_network import OF_NETWORK, class_name
 from stepwell.recipes.schema import MAY_CHANGE, Recipe
 from stepwell.recipes.training import (
     accelerator_of,
@@ -125,8 +127,8 @@ def refuse_other_sharding() -> None:
 def _as_begun(plan: Plan, out: Path) -> Plan:
     """With what the run in `out` settled when it began, if there is one.
 
-    The digest of the weights it started from, which it does not need any more, and settings that followed its
-    number of steps: it may be continued with more.
+    The network and the digest of the weights it started from, which it does not need any more, and settings
+    that followed its number of steps: it may be continued with more.
     """
     try:
         saved = saved_recipe(out)
@@ -135,6 +137,10 @@ def _as_begun(plan: Plan, out: Path) -> Plan:
         return plan
     if saved is None:
         return plan
+    if saved.network and saved.start == plan.recipe.start and not place(saved.start).exists():
+        # What the folder said of its network, the run knows.
+        told = {name: getattr(saved, name) for name in OF_NETWORK}
+        plan = replace(resolve({**plan.recipe.values(), **told}), followed_from=plan.followed_from)
     settled = {name: getattr(saved, name) for name in plan.followed_from}
     if plan.recipe.start and not plan.recipe.start_digest:
         settled["start_digest"] = saved.start_digest
@@ -148,7 +154,8 @@ def banner(made: Experiment, training: Training, tracker: str) -> Iterator[str]:
     threads = f", {torch.get_num_threads()} threads" if device.type == "cpu" else ""
     ranks = training.accelerator.num_processes
     images = recipe.batch * recipe.accumulate * ranks
-    yield f"Training {recipe.model} ({sum(sizes):,} parameters) on {ranks} x {device.type}{threads}"
+    name = class_name(recipe) or recipe.model
+    yield f"Training {name} ({sum(sizes):,} parameters) on {ranks} x {device.type}{threads}"
     yield f"  data    {source.name}: {len(source):,} to train on, {len(made.data.held_out):,} held out, " + (
         "x".join(map(str, source.shape))
     )

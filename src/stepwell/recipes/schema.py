@@ -12,7 +12,7 @@ from stepwell.catalogue.spec import split_pair
 from stepwell.core import require
 from stepwell.core.errors import StepwellError, quoted, unknown
 from stepwell.generate.solvers import SOLVERS
-from stepwell.models.registry import MODELS
+from stepwell.models.registry import MODELS, SAVED
 from stepwell.runs.directory import Limit
 from stepwell.runs.metrics import EXTRACTORS
 from stepwell.train.learning_rate import SCHEDULES
@@ -139,7 +139,11 @@ class Recipe:
         "uniform", "a sampler, a weighting, sampler+weighting, or a method file", compared=True
     )
     process: str = setting("linear", "a noise process, as NAME or NAME:key=value,...")
-    model: str = setting("tiny", "a network that `stepwell ls models` lists", one_of(*MODELS))
+    model: str = setting(
+        "tiny",
+        "a network that `stepwell ls models` lists; diffusers: that of the folder that from= names",
+        one_of(*MODELS, SAVED),
+    )
     steps: int = setting(2000, "optimizer steps", above(0), may_change=True)
     batch: int = setting(64, "examples per rank and micro-batch", above(0, 1_000_000))
     lr: float = setting(1e-3, "learning rate", above(0), compared=True)
@@ -150,10 +154,14 @@ class Recipe:
 
     start: str = setting(
         "",
-        "weights to fine-tune: a run, a checkpoint or an exported folder; also written from=...",
+        "weights to fine-tune: a run, a checkpoint, or a folder of diffusers or hub:ORG/NAME; also written "
+        "from=...",
         defines_result=False,  # start_digest does: the same weights may lie elsewhere
     )
     start_digest: str = setting("", "digest of those weights; filled in when the run starts")
+    network: str = setting(
+        "", "configuration of a network that diffusers saved (JSON); filled in from that folder"
+    )
     lora: int = setting(0, "rank of LoRA adapters; 0 trains the whole network", at_least(0, 10_000))
 
     noise: str = setting(

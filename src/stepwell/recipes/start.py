@@ -14,11 +14,12 @@ from stepwell.catalogue.build import as_process
 from stepwell.core.digest import weights_digest
 from stepwell.core.errors import StepwellError
 from stepwell.core.process import NoiseProcess, agree
-from stepwell.core.reading import place
 from stepwell.models.denoiser import Denoiser
+from stepwell.models.hub import folder_of
 from stepwell.models.lora import merged
 from stepwell.recipes.load import saved_recipe
 from stepwell.recipes.plan import Plan
+from stepwell.recipes.saved_network import network_home
 from stepwell.recipes.schema import BadRecipe, Recipe
 from stepwell.runs.directory import RECIPE
 from stepwell.train import checkpoint
@@ -29,7 +30,7 @@ Shape = tuple[int, int, int]
 _NETWORK_SETTINGS = ("model", "learned_variance", "labels", "super_resolution")
 """Settings that two networks must share to have the same layers."""
 _IGNORED_CONFIG = frozenset({"sample_size", "dropout"})
-"""Configuration keys of a UNet2DModel that do not affect its outputs."""
+"""Configuration keys of U-Nets that do not affect their outputs."""
 
 
 class NothingToStartFrom(StepwellError, ValueError):
@@ -47,7 +48,7 @@ class Start:
     recipe: Recipe | None = None
     """The recipe that trained them, if there is one."""
     config: dict[str, Any] = field(default_factory=dict)
-    """The configuration of a UNet2DModel, if diffusers wrote it."""
+    """The configuration of its network, if diffusers wrote it."""
     process: NoiseProcess | None = None
     shape: Shape | None = None
     """Channels, height, width of its examples."""
@@ -60,7 +61,7 @@ class Start:
 
 def read_start(where: str) -> Start:
     """The weights that `from=` names, or an error that says what is wrong with them."""
-    path = place(where)
+    path = folder_of(where)
     if path.is_file() or checkpoint.is_sharded_checkpoint(path):
         return _from_checkpoint(path, path.parent.parent, checkpoint.load(path))
     if (path / RECIPE).is_file():
@@ -75,8 +76,8 @@ def read_start(where: str) -> Start:
     near = difflib.get_close_matches(path.name, siblings, n=1)
     hint = f" Did you mean {str(path.with_name(near[0]))!r}?" if near else ""
     raise NothingToStartFrom(
-        f"there is nothing at {str(path)!r}: name a run directory, a checkpoint (.safetensors) or a folder "
-        f"that `stepwell export` made.{hint}"
+        f"there is nothing at {str(path)!r}: name a run directory, a checkpoint (.safetensors), a folder "
+        f"that diffusers or `stepwell export` wrote, or hub:ORG/NAME.{hint}"
     )
 
 
@@ -99,18 +100,19 @@ def _from_checkpoint(path: Path, run: Path, stored: checkpoint.Checkpoint) -> St
 
 
 def _from_pipeline(path: Path) -> Start:
-    from stepwell.generate.diffusers_io import is_pipeline, read_pipeline
+    from stepwell.generate.diffusers_io import read_pipeline
 
-    if not is_pipeline(path):
+    home = network_home(path)
+    if home is None:
         raise NothingToStartFrom(
             f"{path} is neither a run directory (it has no {RECIPE}) nor a folder that diffusers wrote."
         )
-    pipeline = read_pipeline(path)
+    pipeline = read_pipeline(path, home)
     size, channels = (pipeline.config.get(key) for key in ("sample_size", "in_channels"))
     return Start(
-        f"{path}, exported",
+        f"{path}, {pipeline.config.get('_class_name')} of diffusers",
         {f"network.{name}": tensor for name, tensor in pipeline.tensors.items()},
-        config={name: value for name, value in pipeline.config.items() if not name.startswith("_")},
+        config=pipeline.config,
         process=pipeline.process,
         shape=(channels, size, size) if isinstance(size, int) and isinstance(channels, int) else None,
     )
@@ -118,7 +120,7 @@ def _from_pipeline(path: Path) -> Start:
 
 def digest_at(where: str) -> str:
     """The digest of the weights at a place, read once as long as its files stay as they are."""
-    path = place(where)
+    path = folder_of(where)
     files = sorted(path.rglob("*.safetensors")) if path.is_dir() else [path]
     stamps = tuple((str(file), file.stat().st_mtime_ns) for file in files if file.exists())
     return _digest(where, stamps)
@@ -189,21 +191,22 @@ def _other_shape(start: Start, shape: Shape) -> list[str]:
 
 
 def _other_config(start: Start, denoiser: Denoiser) -> list[str]:
-    """Differences between two UNet2DModels: layers of one shape may still compute other functions."""
+    """Differences between networks of diffusers: layers of one shape may still compute other functions."""
     if not start.config:
         return []
     ours = dict(getattr(denoiser.network, "config", {}))
     if not ours:
         kind = type(denoiser.network).__name__
-        return [f"it holds a UNet2DModel, and the model here is a {kind}: name the U-Net that it is"]
+        theirs = start.config.get("_class_name")
+        return [f"it holds a {theirs}, and the model here is a {kind}: leave model= out, or name what it is"]
     differing = [
         f"{key}={start.config[key]} there, {ours[key]} here"
         for key in sorted(ours.keys() & start.config.keys())
-        if key not in _IGNORED_CONFIG and _listed(start.config[key]) != _listed(ours[key])
+        if key not in _IGNORED_CONFIG and key[0] != "_" and _listed(start.config[key]) != _listed(ours[key])
     ]
     if not differing:
         return []
-    return [f"another network ({'; '.join(differing)}): name the model that it is (`stepwell ls models`)"]
+    return [f"another network ({'; '.join(differing)}): leave model= out, or name the one that it is"]
 
 
 def _listed(value: Any) -> Any:
