@@ -70,6 +70,9 @@ def _add_reading(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--size", type=whole(16_384), default=None, help="resize and crop images to this size")
     verb.add_argument("--labels", action="store_true", help="read class labels")
     verb.add_argument(
+        "--captions", action="store_true", help="read captions: a .txt beside each image, or metadata.jsonl"
+    )
+    verb.add_argument(
         "--flips",
         action=argparse.BooleanOptionalAction,
         default=None,
@@ -93,6 +96,7 @@ def _encode(options: argparse.Namespace) -> None:
         channels=autoencoder.image_channels,
         labels=options.labels,
         flips=options.flips,
+        captions=options.captions,
     )
     plan = plan_of(absolute(options.data), data, autoencoder, storage)
     with ranks() as group:
@@ -114,12 +118,16 @@ def _encode(options: argparse.Namespace) -> None:
             quality = psnr(*reconstruction(data, cached, decoder_of(cached, options.autoencoder)))
             _print_scale(manifest)
             print(f"PSNR of decoded held-out images: {quality:.1f} dB")
-            print(f"Next: stepwell train images data={options.out}{' labels=true' if plan.classes else ''}")
+            more = " labels=true" if plan.classes else ""
+            if plan.captions:
+                more = " captions=true text_encoder=FOLDER model=text-small"
+            print(f"Next: stepwell train images data={options.out}{more}")
 
 
 def _print_plan(plan: CachePlan) -> None:
     latent, image = ("x".join(map(str, shape)) for shape in (plan.latent_shape, plan.image_shape))
-    more = [f"{plan.classes} classes"] if plan.classes else ["no labels"]
+    kind = "different captions" if plan.captions else "classes"
+    more = [f"{plan.classes} {kind}"] if plan.classes else ["no labels"]
     more += ["mirrored too"] if plan.mirrored else []
     more += ["mean and deviation"] if plan.posterior else []
     print(f"{plan.train:,} images to train on and {plan.held_out:,} held out, {', '.join(more)}")
@@ -153,9 +161,15 @@ def _show(options: argparse.Namespace) -> None:
             raise StepwellError(f"{folder} is damaged: {'; '.join(reasons)}. Repair it with: {command}")
         print("all shards match their checksums")
         return
-    data = load(options.data, size=options.size, labels=options.labels, flips=options.flips)
+    data = load(
+        options.data,
+        size=options.size,
+        labels=options.labels,
+        flips=options.flips,
+        captions=options.captions,
+    )
     shape = "x".join(map(str, data.train.shape))
-    classes = f", {data.train.classes} classes" if data.train.classes else ""
+    classes = f", {data.train.classes} classes" if options.labels else ""
     print(f"{len(data.train):,} images to train on and {len(data.held_out):,} held out, {shape}{classes}")
     for note in data.notes:
         print(note)

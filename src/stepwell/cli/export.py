@@ -13,7 +13,8 @@ _EXAMPLES = """examples:
   stepwell export runs/tuned --adapters --out my-lora        LoRA alone, for peft
 
 A U-Net without labels on DDPM's chain becomes a DDPMPipeline. Networks with labels, DiTs, flows and networks
-of latents become a network and a scheduler of diffusers; the Python that generates with them is printed.
+of latents become a network and a scheduler of diffusers, those with captions with their text encoder; the
+Python that generates with them is printed.
 """
 
 
@@ -36,6 +37,7 @@ def run(options: argparse.Namespace) -> None:
     """Load the run's averaged weights and write them."""
     require_extra()
     from stepwell.generate.export import export, export_adapters
+    from stepwell.recipes.captions import encoder_of
     from stepwell.recipes.experiment import trained
 
     out = options.out or options.directory / ("adapters" if options.adapters else "pipeline")
@@ -48,7 +50,8 @@ def run(options: argparse.Namespace) -> None:
         code = export_adapters(made.denoiser, out)
     else:
         latents = made.data.latents is not None
-        code = export(made.denoiser, made.process, made.data.train.shape, out, latents)
+        encoder = encoder_of(made.recipe) if made.recipe.captions else None
+        code = export(made.denoiser, made.process, made.data.train.shape, out, latents, encoder)
     print(f"Wrote {out} (EMA weights). In Python:\n\n{code}")
     if made.data.class_names:
         print("Labels: " + ", ".join(f"{n} {name}" for n, name in enumerate(made.data.class_names)))

@@ -34,6 +34,12 @@ def register(verbs: Any) -> None:
     verb.add_argument("--seed", type=whole(least=0), default=0, help="seed of the noise (0)")
     verb.add_argument("--batch", type=whole(65_536), default=64, help="images at once (64)")
     verb.add_argument("--labels", default=None, help="classes to cycle through, by number or name: 0,1,2")
+    verb.add_argument(
+        "--prompt",
+        action="append",
+        metavar="TEXT",
+        help="what to make, if the run has captions; several times to take turns",
+    )
     verb.add_argument("--guidance", type=number, default=None, help="above 1: classifier-free guidance")
     verb.add_argument("--eta", type=number, default=0.0, help="noise of ddim, 0 to 1")
     verb.add_argument(
@@ -105,8 +111,26 @@ def requested(run: Experiment, options: argparse.Namespace) -> Request:
         steps = solver.default_steps(run.process.timesteps or 1000)
         request = replace(request, solver=options.solver, steps=steps)
     changes = {"steps": options.steps, "guidance": options.guidance, "labels": _labels(options.labels, run)}
-    chosen = {name: value for name, value in changes.items() if value is not None}
+    chosen = {name: value for name, value in changes.items() if value is not None} | _prompts(options, run)
     return replace(request, eta=options.eta, **chosen)
+
+
+def _prompts(options: argparse.Namespace, run: Experiment) -> dict[str, Any]:
+    """The prompts as labels of the network, which is told them."""
+    if run.recipe.captions and options.labels is not None:
+        raise StepwellError("--labels names classes, and this run has captions: write --prompt TEXT.")
+    if not options.prompt:
+        return {}
+    if not run.recipe.captions:
+        raise StepwellError(
+            f"--prompt: {options.directory} was trained without captions, so it can follow no text. Leave "
+            "--prompt out, or train with captions=true."
+        )
+    from stepwell.recipes.captions import encoder_of, tell_prompts
+
+    for note in tell_prompts(run.denoiser, encoder_of(run.recipe), options.prompt):
+        print(note)
+    return {"prompts": tuple(options.prompt), "labels": tuple(range(len(options.prompt)))}
 
 
 def _labels(text: str | None, run: Experiment) -> tuple[int, ...] | None:

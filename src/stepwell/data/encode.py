@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from hashlib import sha256
@@ -14,7 +15,9 @@ from torch import Tensor
 from stepwell.core import require
 from stepwell.core.errors import InvalidParameter
 from stepwell.core.ranks import WorkerGroup, meet, worker_group
+from stepwell.data.captions import captions_digest
 from stepwell.data.latent_cache import (
+    CAPTIONS,
     NAME,
     SPLITS,
     CachePlan,
@@ -29,6 +32,7 @@ from stepwell.data.latent_cache import (
     write_shard,
 )
 from stepwell.data.source import BadData, DataSet, ImageSource, to_unit
+from stepwell.runs.io import write_atomic
 
 _DIGESTED = 64
 """Images of each split in the data's digest; reading all of them would cost an epoch."""
@@ -98,6 +102,7 @@ def plan_of(spec: str, data: DataSet, encoder: Encoder, storage: Storage) -> Cac
         held_out=len(data.held_out),
         classes=source.classes if source.labels is not None else 0,
         mirrored=source.flips,
+        captions=captions_digest(data.captions) if data.captions else "",
         **asdict(storage),
     )
 
@@ -175,6 +180,8 @@ def _open(folder: Path, plan: CachePlan, data: DataSet, group: WorkerGroup) -> M
         manifest = Manifest(plan, notes=data.notes)
         if group.rank == 0:
             manifest.write(folder)
+            if data.captions:
+                write_atomic(folder / CAPTIONS, json.dumps(data.captions).encode())
         return manifest
     except OSError as error:
         raise BadData(f"cannot write into {folder} ({error.strerror}): choose another --out.") from error

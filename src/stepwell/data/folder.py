@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from PIL import Image
 
+from stepwell.data.captions import Captions, holds_captions, numbered
 from stepwell.data.pictures import listed, opened, scan
 from stepwell.data.source import BadData, DataSet, Options, split
 
@@ -37,18 +39,28 @@ class Files:
 
 
 def read(root: Path, options: Options) -> DataSet:
-    """The images below `root`; with labels, its first level of sub-folders are the classes."""
+    """The images below `root`; with labels, its first level of sub-folders are the classes.
+
+    With captions, files that hold them lie beside the images.
+    """
     files = Files(root)
     if not len(files):
         raise BadData(
             f"{files.name} has no files in it or in its sub-folders (hidden ones are skipped): "
             "give a folder with images."
         )
+    flips, flip_notes = options.flip_or(True)
+    if options.captions:
+        captions = Captions(root, files.paths)
+        files.paths = [path for path in files.paths if not holds_captions(path)]
+        images = scan(files, options)
+        numbers, texts = numbered(captions.of([files.paths[row] for row in images.rows]))
+        notes = (*images.notes, *flip_notes, f"{len(texts)} different captions, such as: {texts[0][:80]}")
+        return replace(split(images.source(numbers, len(texts), flips), notes), captions=texts)
     images = scan(files, options)
     if options.labels:
         _refuse_images_without_class(files, images.rows)
     labels, names = _classes(files, images.rows) if options.labels else (None, [])
-    flips, flip_notes = options.flip_or(True)
     class_notes = [f"{len(names)} classes: {listed(names, 10)}"] if names else []
     notes = (*images.notes, *flip_notes, *class_notes)
     return split(images.source(labels, len(names), flips), notes, tuple(names))

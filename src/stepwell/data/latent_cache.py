@@ -23,7 +23,7 @@ from stepwell.core.reading import Unreadable, object_of, regular_file
 from stepwell.data.source import BadData
 from stepwell.runs.io import write_atomic
 
-NAME = "manifest.json"
+NAME, CAPTIONS = "manifest.json", "captions.json"
 SPLITS = ("train", "held_out")
 _FORMAT = "stepwell latents"
 _VERSION = 1
@@ -67,6 +67,8 @@ class CachePlan:
     dtype: str
     shard: int
     scale: str
+    captions: str = ""
+    """A digest of the captions that labels are numbers of; without any it is no part of the plan's digest."""
 
     def shards(self) -> Iterator[Shard]:
         """All shards, in order."""
@@ -86,7 +88,7 @@ class CachePlan:
         words = ["stepwell", "data", "encode", self.data, "--autoencoder", self.autoencoder]
         words += ["--out", str(folder), "--dtype", self.dtype, "--shard", str(self.shard)]
         words += ["--flips" if self.mirrored else "--no-flips"]
-        words += ["--labels"] if self.classes else []
+        words += ["--captions"] if self.captions else ["--labels"] if self.classes else []
         words += ["--scale", self.scale] if self.scale != "channel" else []
         height, width = self.image_shape[1:]
         words += ["--size", str(height)] if height == width else []
@@ -94,7 +96,9 @@ class CachePlan:
 
     def digest(self) -> str:
         """A digest of the plan without its paths."""
-        body = {key: value for key, value in asdict(self).items() if key not in _PLACES}
+        body = {
+            k: value for k, value in asdict(self).items() if k not in _PLACES and (value or k != "captions")
+        }
         return sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
     def differs_from(self, other: CachePlan) -> list[str]:

@@ -8,10 +8,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from stepwell.core.reading import Unreadable, object_of
+from stepwell.core.reading import Unreadable, json_of, object_of
 from stepwell.core.tick import Tick
+from stepwell.data.captions import captions_digest
 from stepwell.data.latent_cache import (
+    CAPTIONS,
     SPLITS,
+    CachePlan,
     Manifest,
     ShardRecord,
     load_shard,
@@ -36,10 +39,11 @@ class LatentSource:
         self.in_memory = plan.megabytes() * 1e6 <= options.memory_bytes
         self.mirrors = plan.mirrored and options.flips is not False
         self.shift, self.scale = (_column(values) for values in (manifest.shift, manifest.scale))
-        self.classes = plan.classes if options.labels else 0
+        labelled = options.labels or options.captions
+        self.classes = plan.classes if labelled else 0
         labels = torch.cat([shard.pop("labels") for shard in shards]) if plan.classes else None
         self._count = plan.train if split == SPLITS[0] else plan.held_out
-        self.labels = checked_labels(self.name, labels, self._count, plan.classes) if options.labels else None
+        self.labels = checked_labels(self.name, labels, self._count, plan.classes) if labelled else None
         # In memory all shards are one; otherwise they stay memory-mapped.
         self._rows = self._count if self.in_memory else plan.shard
         self._shards = [_joined(shards)] if self.in_memory else shards
@@ -93,7 +97,17 @@ def read(folder: Path, options: Options) -> DataSet:
     train, held_out = (LatentSource(folder, manifest, split, options) for split in SPLITS)
     note = f"latents {'x'.join(map(str, plan.latent_shape))} of {plan.data} by {plan.autoencoder}"
     origin = LatentOrigin(plan.autoencoder, plan.fingerprint, plan.image_shape)
-    return DataSet(train, held_out, (*manifest.notes, note), origin)
+    captions = _captions(folder, plan) if options.captions else ()
+    return DataSet(train, held_out, (*manifest.notes, note), origin, captions=captions)
+
+
+def _captions(folder: Path, plan: CachePlan) -> tuple[str, ...]:
+    """The captions that were stored with the latents, in the order of their numbers."""
+    found = json_of(folder / CAPTIONS)
+    texts = found if isinstance(found, list) and all(isinstance(text, str) for text in found) else []
+    if captions_digest(texts) != plan.captions:
+        raise BadData(f"{folder / CAPTIONS} was edited or is damaged: encode into another folder.")
+    return tuple(texts)
 
 
 def damaged(folder: Path, records: tuple[ShardRecord, ...]) -> list[str]:
@@ -116,8 +130,10 @@ def _check_options(folder: Path, manifest: Manifest, options: Options) -> None:
             f"{folder} has latents of images with {channels} channels: channels={options.channels} cannot "
             "change that. Leave channels out."
         )
-    if options.labels and not plan.classes:
+    if options.labels and (plan.captions or not plan.classes):
         raise BadData(f"{folder} has no labels: {again} with --labels, or train without them.")
+    if options.captions and not plan.captions:
+        raise BadData(f"{folder} has no captions: {again} with --captions, or train without them.")
     if options.flips and not plan.mirrored:
         raise BadData(f"{folder} has no mirrored latents: {again} with --flips, or leave flips out.")
 

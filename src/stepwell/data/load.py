@@ -29,6 +29,7 @@ def load(
     workers: int = 2,
     memory_bytes: int = 2 << 30,
     only_classes: str = "",
+    captions: bool = False,
 ) -> DataSet:
     """`fashion16`, a folder of images or latents, an .npz, a folder of CIFAR-10's batch files or `hub:NAME`.
 
@@ -41,9 +42,12 @@ def load(
     workers: threads that decode; their number changes no pixel.
     memory_bytes: folders and hub datasets that need more are decoded on demand.
     only_classes: numbers of classes such as 5,7,9; the images of all others are left out.
+    captions: labels are numbers of captions, from .txt files beside images or metadata.jsonl.
     """
     classes = parse_classes(only_classes)
-    options = Options(size, channels, labels or bool(classes), flips, strict, workers, memory_bytes)
+    options = Options(size, channels, labels or bool(classes), flips, strict, workers, memory_bytes, captions)
+    if captions and options.labels:
+        raise BadData("images have captions or classes here, not both: leave labels and only_classes out.")
     _require_packages()
     data = _read(spec, options)
     return _restrict(data, classes, keep_labels=labels) if classes else data
@@ -98,6 +102,11 @@ def _require_packages() -> None:
 def _read(spec: str, options: Options) -> DataSet:
     # Only the reader that is needed is imported.
     kind, path = kind_of(spec), place(spec)
+    if options.captions and kind not in ("folder", "latents", None):
+        raise BadData(
+            f"data={spec} has no captions: they are read from folders of images, with a .txt beside each "
+            "image or a metadata.jsonl."
+        )
     match kind:
         case "fashion16" | "npz":
             from stepwell.data import npz

@@ -187,6 +187,8 @@ class DataSet:
     """None if the examples are images."""
     class_names: tuple[str, ...] = ()
     """What class k is called, if the data say."""
+    captions: tuple[str, ...] = ()
+    """The text that label k stands for, of data with captions."""
 
 
 def checked_labels(name: str, labels: Tensor | None, count: int, classes: int) -> Tensor | None:
@@ -252,6 +254,7 @@ class Options:
     strict: bool = False
     workers: int = 2
     memory_bytes: int = 2 << 30
+    captions: bool = False
 
     def __post_init__(self) -> None:
         if self.size is not None:

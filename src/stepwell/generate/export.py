@@ -24,6 +24,7 @@ from stepwell.models import lora
 from stepwell.models.denoiser import Denoiser
 from stepwell.models.dit import DiT
 from stepwell.models.of_diffusers import PLAIN, LabelledDiT, plain_network
+from stepwell.models.text_encoder import TextEncoder
 from stepwell.processes.flow import FlowProcess
 
 Shape = tuple[int, int, int]
@@ -35,14 +36,30 @@ network = {network}.from_pretrained({out!r}, subfolder="{part}").eval()
 scheduler = {scheduler}.from_pretrained({out!r}, subfolder="scheduler")
 scheduler.set_timesteps({steps})
 x = torch.randn(4, {shape})
-{labels}with torch.no_grad():
+{before}with torch.no_grad():
     for t in scheduler.timesteps:
         output = network(x, t.expand(len(x)){argument}).sample
         x = scheduler.step({output}, t, x).prev_sample
 """
 
 
-def export(denoiser: Denoiser, process: NoiseProcess, shape: Shape, out: Path, latents: bool = False) -> str:
+_TEXTS = """from transformers import CLIPTextModel, CLIPTokenizer
+
+tokenizer = CLIPTokenizer.from_pretrained({out!r}, subfolder="tokenizer")
+encoder = CLIPTextModel.from_pretrained({out!r}, subfolder="text_encoder")
+exact = {{"padding": "max_length", "max_length": {tokens}, "truncation": True, "return_tensors": "pt"}}
+texts = encoder(tokenizer(["what to make"] * 4, **exact).input_ids)[0].detach()
+"""
+
+
+def export(
+    denoiser: Denoiser,
+    process: NoiseProcess,
+    shape: Shape,
+    out: Path,
+    latents: bool = False,
+    text_encoder: TextEncoder | None = None,
+) -> str:
     """Write network and scheduler, with adapters added to their layers; returns Python that generates.
 
     One folder of a DDPMPipeline where that can run the network: a U-Net of images without labels on DDPM's
@@ -60,11 +77,11 @@ def export(denoiser: Denoiser, process: NoiseProcess, shape: Shape, out: Path, l
     with _written_whole(out) as folder:
         network.save_pretrained(folder / part)
         scheduler.save_pretrained(folder / "scheduler")
-    labelled = denoiser.classes > 0 or part == "transformer"
-    # diffusers' own DiT may have been trained without labels: then all images had that of no class.
-    shown = denoiser.classes if isinstance(denoiser.network, LabelledDiT) else 0
-    given = ["class_labels=labels"] if labelled else []
-    given += ["encoder_hidden_states=None"] if isinstance(network, UNet2DConditionModel) else []
+        for name, files in text_encoder.files.items() if text_encoder is not None else ():
+            (folder / name).mkdir()
+            for file in files:
+                shutil.copy(file, folder / name)
+    given, before = _inputs(denoiser, network, str(out), text_encoder)
     return _LOOP.format(
         network=type(network).__name__,
         scheduler=type(scheduler).__name__,
@@ -72,10 +89,23 @@ def export(denoiser: Denoiser, process: NoiseProcess, shape: Shape, out: Path, l
         part=part,
         steps=50,
         shape=", ".join(map(str, shape)),
-        labels=f"labels = torch.full((4,), {shown})\n" if labelled else "",
-        argument="".join(f", {argument}" for argument in given),
+        before=before,
+        argument=given,
         output=f"output[:, :{shape[0]}]" if part == "transformer" and denoiser.learned_variance else "output",
     )
+
+
+def _inputs(denoiser: Denoiser, network: Any, out: str, text_encoder: TextEncoder | None) -> tuple[str, str]:
+    """What a network is called with beside input and time, and the Python that makes it."""
+    if text_encoder is not None:
+        before = _TEXTS.format(out=out, tokens=text_encoder.shape.tokens)
+        return ", encoder_hidden_states=texts", before
+    none = ", encoder_hidden_states=None" if isinstance(network, UNet2DConditionModel) else ""
+    if not (denoiser.classes or isinstance(network, DiTTransformer2DModel)):
+        return none, ""
+    # diffusers' own DiT may have been trained without labels: then all images had that of no class.
+    shown = denoiser.classes if isinstance(denoiser.network, LabelledDiT) else 0
+    return f"{none}, class_labels=labels", f"labels = torch.full((4,), {shown})\n"
 
 
 def export_adapters(denoiser: Denoiser, out: Path) -> str:

@@ -91,6 +91,8 @@ class Request:
     """DDIM's noise; 1 is as noisy as DDPM."""
     clip: float | None = 1.0
     """The largest value of a predicted x0: images lie in [-1, 1]. None: no limit."""
+    prompts: tuple[str, ...] = ()
+    """The texts that labels stand for, if they are not those of the data."""
     ground_truth: GroundTruth | None = None
     """Super-resolution: the images whose low-resolution versions are enlarged."""
 

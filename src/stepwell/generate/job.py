@@ -43,6 +43,8 @@ class ImageJob:
         names = ["shape", "solver", "steps", "seed", "labels", "guidance", "eta", "clip"] + ["count"] * count
         values = {name: getattr(request, name) for name in names}
         values |= {"process": repr(self.process), "weights": weights_digest(self.denoiser.state_dict())}
+        if request.prompts:
+            values["prompts"] = request.prompts
         if request.ground_truth is not None:
             values["originals"] = str(request.ground_truth)
         return values

@@ -9,6 +9,7 @@ import torch
 from stepwell.core.digest import weights_digest
 from stepwell.core.errors import StepwellError
 from stepwell.core.ranks import of_every_rank
+from stepwell.data.captions import captions_digest
 from stepwell.data.source import ExampleSource
 from stepwell.recipes.experiment import Experiment
 from stepwell.runs.directory import versions
@@ -45,6 +46,7 @@ def _facts(experiment: Experiment) -> dict[str, str]:
         **{f"the version of {name}": str(version) for name, version in versions().items()},
         "the training data": digest_of(data.train),
         "the held-out data": digest_of(data.held_out),
+        "the captions": captions_digest(data.captions),
     }
 
 

@@ -99,7 +99,7 @@ class Cost:
     @property
     def evaluations(self) -> int:
         """Network evaluations for one generated image."""
-        guided = self.recipe.guidance != 1 and self.recipe.labels
+        guided = self.recipe.guidance != 1 and self.recipe.conditional
         return SOLVERS[self.plan.solver].evaluations(self.recipe.sample_steps, guided)
 
     @property
@@ -141,7 +141,7 @@ def cost_of(plan: Plan, shape: Shape | None = None, *, classes: int = 0, process
     """The cost of a plan; `shape` and `classes` are those of the data, where they are known."""
     recipe = plan.recipe
     shape = shape or shape_of(recipe)
-    labels = (recipe.classes or classes or 1) if recipe.labels else 0
+    labels = (recipe.classes or classes or 1) if recipe.conditional else 0
     extra = Conditioning(recipe.super_resolution).extra_channels(shape)
     network = count(meta_network(recipe, shape, labels), shape, labels, extra)
     spec = plan.sampler().probe

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from stepwell.core.errors import StepwellError
 from stepwell.core.process import NoiseProcess
 from stepwell.core.tick import stream_key
 from stepwell.data.load import load as load_data
-from stepwell.data.source import DataSet, to_pixels
+from stepwell.data.source import DataSet, ExampleSource, to_pixels
 from stepwell.generate.images import Decode, Request
 from stepwell.generate.super_resolution import GroundTruth
 from stepwell.models import lora
-from stepwell.models.denoiser import Conditioning, Denoiser
+from stepwell.models.denoiser import Condition, Conditioning, Denoiser
 from stepwell.models.registry import build_model
+from stepwell.recipes.captions import encoder_of, tell_captions, text_shape
 from stepwell.recipes.latents import decoder_of
 from stepwell.recipes.load import saved_plan
 from stepwell.recipes.plan import Plan
@@ -60,9 +62,17 @@ class Experiment:
         """The network's inputs beside the noisy example and the time."""
         return Conditioning(self.recipe.super_resolution)
 
+    def condition(self, source: ExampleSource, rows: Tensor, x0: Tensor) -> Condition:
+        """The condition of some rows [B] of a source, whose examples are x0 [B, C, H, W]."""
+        labels = None if source.labels is None else source.labels[rows].to(x0.device)
+        return self.conditioning.of(x0, labels)
+
     def request(self, count: int, *, batch: int = 64, seed: int = 0) -> Request:
-        """Images as the recipe generates them, all classes in turn."""
+        """Images as the recipe generates them: all classes, or the captions of held-out images, in turn."""
         recipe, ground_truth = self.recipe, None
+        labels = tuple(range(self.data.train.classes))
+        if recipe.captions and self.data.held_out.labels is not None:
+            labels = tuple(self.data.held_out.labels.tolist())
         if recipe.super_resolution:
             ground_truth = GroundTruth(self.data.held_out, self.conditioning)
         return Request(
@@ -72,7 +82,7 @@ class Experiment:
             steps=min(recipe.sample_steps, self.process.timesteps or recipe.sample_steps),
             batch=batch,
             seed=seed,
-            labels=tuple(range(self.data.train.classes)),
+            labels=labels,
             guidance=recipe.guidance,
             clip=1.0 if self.data.latents is None else LATENT_CLIP,
             ground_truth=ground_truth,
@@ -87,7 +97,13 @@ def experiment(plan: Plan, *, start: bool = True) -> Experiment:
     data = data_of(plan.recipe)
     decode = decoder_of(data, plan.recipe.autoencoder)
     weights = read_start(plan.recipe.start) if start and plan.recipe.start else None
+    encoder = encoder_of(plan.recipe) if plan.recipe.captions else None
+    if encoder is not None:
+        plan = plan.with_settings(text_digest=encoder.digest)
     network = network_of(plan, data, weights)
+    if encoder is not None:
+        notes = tell_captions(network, encoder, data.captions)
+        data = replace(data, notes=(*data.notes, *notes))
     if weights is None:
         return Experiment(plan, data, network, decode)
     return Experiment(plan.with_settings(start_digest=weights.digest), data, network, decode, weights.title)
@@ -104,6 +120,7 @@ def data_of(recipe: Recipe) -> DataSet:
         strict=recipe.strict,
         workers=recipe.workers,
         only_classes=recipe.only_classes,
+        captions=recipe.captions,
     )
 
 
@@ -139,14 +156,15 @@ def untrained_network(recipe: Recipe, shape: Shape, classes: int) -> Denoiser:
         extra_channels=Conditioning(recipe.super_resolution).extra_channels(shape),
         learned_variance=recipe.learned_variance,
         dropout=recipe.dropout,
+        text=text_shape(recipe),
         config=config_of(recipe),
     )
 
 
 def _classes(recipe: Recipe, data: DataSet) -> int:
-    if not recipe.labels:
-        return 0
     known = data.train.classes
+    if recipe.captions or not recipe.labels:
+        return known
     if recipe.classes is not None and recipe.classes < known:
         raise StepwellError(f"{data.train.name} has {known} classes: classes={recipe.classes} is too few.")
     return recipe.classes or known

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from stepwell.catalogue.spec import Spec
 from stepwell.core.errors import StepwellError, unknown
 from stepwell.data.classes import parse_classes
+from stepwell.models.registry import SAVED, TEXT_MODELS
 from stepwell.recipes.method import Method, parse_method
 from stepwell.recipes.schema import SETTINGS, SPELLINGS, TRACKERS, BadRecipe, Recipe
 from stepwell.recipes.unnamed import followed
@@ -121,11 +122,12 @@ def _combinations(recipe: Recipe) -> Iterator[str]:
     """Mistakes of settings that exclude or need each other, and of packages that are not installed."""
     if recipe.ema_kind == "constant" and recipe.ema > 1:
         yield f"ema must lie in [0, 1], not {recipe.ema}"
-    if recipe.guidance != 1 and not (recipe.labels and recipe.label_dropout > 0):
+    if recipe.guidance != 1 and not (recipe.conditional and recipe.label_dropout > 0):
         yield (
-            f"guidance={recipe.guidance:g} compares a class with no class: it needs labels=true and "
-            "label_dropout above 0, or guidance=1"
+            f"guidance={recipe.guidance:g} compares a class with no class: it needs labels=true or "
+            "captions=true, and label_dropout above 0; or guidance=1"
         )
+    yield from _of_captions(recipe)
     if recipe.decays and recipe.seconds is not None:
         yield (
             f"lr_schedule={recipe.lr_schedule} decays over steps=, and seconds={recipe.seconds:g} may end "
@@ -157,6 +159,28 @@ def _combinations(recipe: Recipe) -> Iterator[str]:
         yield str(error)
     if recipe.tracker in TRACKERS and find_spec(recipe.tracker) is None:
         yield f"tracker={recipe.tracker} needs a package that is not installed: pip install {recipe.tracker}"
+
+
+def _of_captions(recipe: Recipe) -> Iterator[str]:
+    """What captions need, and what they exclude."""
+    takes_text = recipe.model in TEXT_MODELS
+    if not recipe.captions:
+        if recipe.text_encoder:
+            yield "text_encoder= embeds captions: write captions=true, or leave it out"
+        if takes_text:
+            yield f"model={recipe.model} is told captions: write captions=true, or take another model"
+        return
+    if recipe.labels or recipe.only_classes:
+        yield "captions=true takes the place of classes: leave labels and only_classes out"
+    if not recipe.text_encoder:
+        yield (
+            "captions=true needs text_encoder=FOLDER: a CLIP text model with its tokenizer, or a folder with "
+            "text_encoder/ and tokenizer/, as Stable Diffusion has"
+        )
+    if not takes_text and recipe.model != SAVED:
+        yield f"model={recipe.model} cannot be told captions: write model={' or '.join(TEXT_MODELS)}"
+    if find_spec("transformers") is None:
+        yield "captions=true needs transformers, which is not installed: pip install 'stepwell[text]'"
 
 
 def _not_sharded(recipe: Recipe) -> Iterator[str]:

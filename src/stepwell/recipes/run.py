@@ -35,7 +35,7 @@ from stepwell.recipes.training import (
     training_of,
 )
 from stepwell.runs.directory import ENVIRONMENT, Run, RunError, environment
-from stepwell.runs.io import replacing, write_json
+from stepwell.runs.io import replacing, write_atomic, write_json
 from stepwell.runs.lock import HEARTBEAT, STALE_AFTER
 from stepwell.train import checkpoint
 from stepwell.train.loop import train
@@ -235,6 +235,9 @@ def _sample(
     network.train()
     if not leads:
         return
+    if made.data.captions:
+        texts = [made.data.captions[label] for label in request.labels_of(range(request.count)) or []]
+        write_atomic(path.with_name("captions.txt"), "\n".join([*texts, ""]).encode())
     picture = sample_sheet(images, request.ground_truth)
     with replacing(path) as temporary:
         picture.save(temporary, format="png")

@@ -52,9 +52,11 @@ def told_by_start(settings: Mapping[str, Any], named: Collection[str]) -> dict[s
         return {}
     folder = folder_of(where)
     told = _of_run(folder) if (folder / RECIPE).is_file() else _of_folder(folder)
-    if told and settings.get("captions") is True and (folder / "text_encoder").is_dir():
-        told["text_encoder"] = where
-    return {} if "model" in named else {name: told[name] for name in told if name not in named}
+    kept = {name: told[name] for name in OF_NETWORK if name in told and "model" not in named}
+    if settings.get("captions") is True:
+        encoder = where if (folder / "text_encoder").is_dir() else told.get("text_encoder")
+        kept |= {"text_encoder": encoder} if encoder else {}
+    return {name: value for name, value in kept.items() if name not in named}
 
 
 def _of_run(run: Path) -> dict[str, Any]:
@@ -63,7 +65,7 @@ def _of_run(run: Path) -> dict[str, Any]:
     except Unreadable:
         # A checkpoint may have a copy; what does not fit is told when that is read.
         return {}
-    return {name: saved[name] for name in OF_NETWORK if name in saved} if saved.get("network") else {}
+    return saved if saved.get("network") else {"text_encoder": saved.get("text_encoder")}
 
 
 def _of_folder(folder: Path) -> dict[str, Any]:

@@ -200,7 +200,19 @@ class Recipe:
     super_resolution: int = setting(
         0, "factor of super-resolution: the network also sees the reduced image; 0: none", at_least(0, 1024)
     )
-    label_dropout: float = setting(0.1, "share of labels dropped in training, for guidance", below_one)
+    captions: bool = setting(
+        False, "condition on captions: a .txt beside each image, or metadata.jsonl (file_name, text)"
+    )
+    text_encoder: str = setting(
+        "",
+        "embeds captions: a folder with a CLIP text model and its tokenizer, or hub:ORG/NAME",
+        may_change=True,
+        defines_result=False,  # text_digest does: the same encoder may lie elsewhere
+    )
+    text_digest: str = setting("", "digest of the text encoder; filled in when the run starts")
+    label_dropout: float = setting(
+        0.1, "share of labels or captions dropped in training, for guidance", below_one
+    )
     flips: bool | None = setting(None, "random horizontal flips; by default where the data allow")
     strict: bool = setting(False, "refuse folders with files that are not images")
     workers: int = output_setting(
@@ -264,6 +276,11 @@ class Recipe:
     tracker: str = output_setting(
         "none", "none, tensorboard, or any tracker of accelerate", one_of("none", *TRACKERS)
     )
+
+    @property
+    def conditional(self) -> bool:
+        """Whether images have a label: that of a class, or the number of a caption."""
+        return self.labels or self.captions
 
     @property
     def decays(self) -> bool:

@@ -90,9 +90,8 @@ def _extractor_name(run: Experiment) -> str:
 def _bits(run: Experiment, effort: Effort, device: torch.device) -> dict[str, Any]:
     held_out = run.data.held_out
     rows = torch.arange(min(effort.bits_images, len(held_out)))
-    labels = held_out.labels[rows].to(device) if run.recipe.labels and held_out.labels is not None else None
     x0 = held_out.examples(rows).to(device)
-    condition = run.conditioning.of(x0, labels)
+    condition = run.condition(held_out, rows, x0)
     variance = LEARNED if run.recipe.learned_variance else VARIANCES[0]
     bits = bits_per_dimension(
         run.denoiser, run.process, x0, condition, variance=variance, timesteps=effort.bits_timesteps

@@ -27,7 +27,7 @@ from stepwell.train.ema import BadAverages, averaged_weights
 
 Shape = tuple[int, int, int]
 
-_NETWORK_SETTINGS = ("model", "learned_variance", "labels", "super_resolution")
+_NETWORK_SETTINGS = ("model", "learned_variance", "labels", "captions", "super_resolution")
 """Settings that two networks must share to have the same layers."""
 _IGNORED_CONFIG = frozenset({"sample_size", "dropout"})
 """Configuration keys of U-Nets that do not affect their outputs."""
@@ -152,7 +152,12 @@ def _other_settings(start: Start, recipe: Recipe) -> list[str]:
     if start.recipe is None:
         return []
     pairs = [(key, getattr(start.recipe, key), getattr(recipe, key)) for key in _NETWORK_SETTINGS]
-    return [
+    encoders = [one.text_digest for one in (start.recipe, recipe)]
+    other_encoder = [
+        f"its captions were embedded by text_encoder={start.recipe.text_encoder} ({encoders[0]}), ours by "
+        f"{recipe.text_encoder} ({encoders[1]}): name that one"
+    ] * (all(encoders) and encoders[0] != encoders[1])
+    return other_encoder + [
         f"{key}={_word(there)} there, {_word(here)} here: write {key}={_word(there)}"
         for key, there, here in pairs
         if there != here

@@ -160,8 +160,7 @@ def evaluation_of(experiment: Experiment, device: torch.device) -> Callable[[nn.
     # Every run of a workload must see the same held-out images, whatever its seed.
     chosen = torch.randperm(len(held_out), generator=torch.Generator().manual_seed(0))[:count]
     x0 = held_out.examples(chosen).to(device)
-    labels = held_out.labels[chosen].to(device) if recipe.labels and held_out.labels is not None else None
-    condition = experiment.conditioning.of(x0, labels)
+    condition = experiment.condition(held_out, chosen, x0)
     losses = HeldOutLoss(experiment.process, x0, condition, bands=recipe.bands, seed=0)
 
     def evaluate(network: nn.Module) -> dict[str, Any]:
