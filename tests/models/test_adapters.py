@@ -6,16 +6,18 @@ import pytest
 import torch
 
 from stepwell.models import lora
+from stepwell.models.denoiser import TextShape
 from stepwell.models.registry import MODELS, build_model
 
-QUICK = ("micro", "small", "ddpm-cifar10", "adm-small", "uvit-tiny", "dit-s-2")
+QUICK = ("micro", "text-tiny", "small", "ddpm-cifar10", "adm-small", "uvit-tiny", "dit-s-2")
 ALL = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in MODELS]
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_every_network(name: str) -> None:
     with torch.device("meta"):
-        network = build_model(name, channels=3, image_size=64 if name.startswith("adm") else 32).network
+        size, text = 64 if name.startswith("adm") else 32, TextShape(4, 8) if name[:4] == "text" else None
+        network = build_model(name, channels=3, image_size=size, text=text).network
         plain = {key: tensor.shape for key, tensor in network.state_dict().items()}
         names = [key for key, _ in network.named_parameters()]
         assert list(plain) == names, "averages are kept in the order of parameters"

@@ -120,6 +120,6 @@ def test_a_weighting_without_meaning_for_the_process_is_a_mistake() -> None:
 
 @pytest.mark.parametrize("words", [["guidance=2"], ["guidance=2", "labels=true", "label_dropout=0"]])
 def test_guidance_that_could_not_work_is_refused_before_training(words: list[str]) -> None:
-    with pytest.raises(BadRecipe, match="labels=true and label_dropout above 0"):
+    with pytest.raises(BadRecipe, match="labels=true or captions=true, and label_dropout above 0"):
         load("fashion16", words)
     assert load("fashion16", ["guidance=2", "labels=true"]).recipe.guidance == 2

@@ -124,8 +124,8 @@ def _combinations(recipe: Recipe) -> Iterator[str]:
         yield f"ema must lie in [0, 1], not {recipe.ema}"
     if recipe.guidance != 1 and not (recipe.conditional and recipe.label_dropout > 0):
         yield (
-            f"guidance={recipe.guidance:g} compares a class with no class: it needs labels=true or "
-            "captions=true, and label_dropout above 0; or guidance=1"
+            f"guidance={recipe.guidance:g} compares a class with no class, or a caption with none: it needs "
+            "labels=true or captions=true, and label_dropout above 0; or guidance=1"
         )
     yield from _of_captions(recipe)
     if recipe.decays and recipe.seconds is not None:
