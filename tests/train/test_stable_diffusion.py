@@ -1,4 +1,4 @@
-"""A folder as Stable Diffusion has it is tuned by LoRA on captioned latents, and runs in its pipeline again."""
+"""Stable Diffusion's kind of folder is tuned by LoRA on captioned latents, and runs in its pipeline again."""
 
 from __future__ import annotations
 
