@@ -156,7 +156,13 @@ WITH_TEXT = {"down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"), "cross
 BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("UNet2DConditionModel", WITH_TEXT, {}, "write captions=true and text_encoder=FOLDER"),
     ("UNet2DConditionModel", {"class_embed_type": "timestep"}, {}, "wants inputs that no data here have"),
-    ("UNet2DModel", {"in_channels": 3, "out_channels": 3}, {}, "its images have 3 channels, ours 1"),
+    (
+        "UNet2DModel",
+        {"in_channels": 3, "out_channels": 3},
+        {},
+        "takes 3 channels and makes 3, and the data need 1 and 1",
+    ),
+    ("UNet2DModel", {"in_channels": 3, "sample_size": None}, {}, "takes 3 channels and makes 1"),
     ("UNet2DModel", {"sample_size": 8}, {}, "its images are 8x8, ours 16x16"),
     ("UNet2DModel", {}, {"size": 15}, "must have the size a multiple of 2, not 15"),
     ("UNet2DModel", {}, {"labels": True}, "has no labels: write labels=false"),

@@ -56,7 +56,7 @@ def denoiser(config: Mapping[str, Any], spec: NetworkSpec, label_dropout: float 
         raise BadNetwork(
             f"the config.json of this {kind} makes no network ({said}): save it again."
         ) from error
-    _require_size(kind, network, spec)
+    _require_shape(kind, network, spec)
     if isinstance(network, LabelledDiT):
         # The table keeps its row for no class. The denoiser drops labels: two dropouts would add up.
         for block in network.transformer_blocks:
@@ -80,7 +80,13 @@ def plain_network(network: nn.Module, tensors: Mapping[str, Tensor]) -> Any:
     return plain
 
 
-def _require_size(kind: str, network: Any, spec: NetworkSpec) -> None:
+def _require_shape(kind: str, network: Any, spec: NetworkSpec) -> None:
+    channels, out = network.config.in_channels, network.config.out_channels or network.config.in_channels
+    if (channels, out) != (spec.channels_in, spec.channels_out):
+        raise BadNetwork(
+            f"this {kind} takes {channels} channels and makes {out}, and the data need {spec.channels_in} "
+            f"and {spec.channels_out}: write channels={channels}, or give data of its kind (images, latents)."
+        )
     if isinstance(network, LabelledDiT):
         fits, wanted = spec.image_size == network.config.sample_size, f"{network.config.sample_size}"
     else:
