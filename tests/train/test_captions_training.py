@@ -16,13 +16,14 @@ from small_runs import assert_same_run
 from text_encoders import CAPTIONS, TOKENS, WIDTH, captioned_images, saved_text_encoder
 
 from stepwell.cli.main import main
+from stepwell.compare.trials import trial_of
 from stepwell.core.errors import StepwellError
 from stepwell.models.denoiser import Condition
 from stepwell.models.text_encoder import BadTextEncoder, TextEncoder, find_text_encoder
 from stepwell.recipes.experiment import experiment, trained
 from stepwell.recipes.load import load
 from stepwell.recipes.run import run_plan
-from stepwell.recipes.schema import BadRecipe
+from stepwell.recipes.schema import DEFINES_RESULT, BadRecipe
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -50,14 +51,15 @@ def settings(home: Path, out: Path, **changes: Any) -> list[str]:
         "text_encoder": home / "encoder",
         "model": "text-tiny",
         "process": "cosine:prediction=v",
-        "steps": 100,
-        "batch": 16,
+        "steps": 2,
+        "batch": 4,
         "lr": 3e-3,
         "ema": 0.9,
         "warm_up_steps": 10,
         "flips": "false",
-        "evaluate_every": 50,
-        "checkpoint_every": 50,
+        "evaluate_every": 0,
+        "bands": 4,
+        "checkpoint_every": 2,
         "samples": 4,
         "sample_every": 0,
         "sample_steps": 4,
@@ -78,11 +80,13 @@ def brightness(run: Path, out: Path, prompt: str, *more: str) -> Any:
     return np.load(out)["images"].reshape(4, -1).mean(1)
 
 
+@pytest.mark.full
 def test_prompts_are_followed_as_far_as_guidance_says(home: Path, tmp_path: Path) -> None:
+    run = train(home, tmp_path / "run", steps=100, batch=16, checkpoint_every=100)
     gaps = []
     for guidance in ("0", "0.4", "1"):
         dark, light = (
-            brightness(home / "run", tmp_path / f"{k}-{guidance}.npz", CAPTIONS[k], "--guidance", guidance)
+            brightness(run, tmp_path / f"{k}-{guidance}.npz", CAPTIONS[k], "--guidance", guidance)
             for k in (0, 1)
         )
         gaps.append(float((light - dark).min()))
@@ -144,8 +148,9 @@ def test_captions_are_embedded_once(home: Path, cache: Path, monkeypatch: pytest
     assert calls == [3, 4], "and other captions are others"
 
 
+@pytest.mark.full
 def test_a_resumed_run_is_the_same_bit_for_bit(home: Path, tmp_path: Path) -> None:
-    changes = {"steps": 4, "checkpoint_every": 2, "evaluate_every": 2, "samples": 0, "record_every": 1}
+    changes = {"steps": 4, "samples": 0, "record_every": 1, "evaluate_every": 2, "checkpoint_every": 2}
     whole = train(home, tmp_path / "whole", **changes)
     half = train(home, tmp_path / "run", **{**changes, "steps": 2})
     assert_same_run(whole, train(home, half, **changes))
@@ -242,6 +247,14 @@ def test_another_encoder_is_refused(home: Path, tmp_path: Path) -> None:
     (run / "recipe.json").write_text(json.dumps({**recipe, "text_encoder": str(other)}))
     with pytest.raises(StepwellError, match="name the encoder that it began with"):
         trained(run)
+
+
+def test_a_study_knows_its_finished_runs_by_the_encoder(home: Path, tmp_path: Path) -> None:
+    run = trained(home / "run").recipe
+    for encoder, same in ((home / "encoder", True), (saved_text_encoder(tmp_path / "other", seed=1), False)):
+        plan = load("images", settings(home, home / "run", text_encoder=encoder))
+        trial = trial_of("images", plan, Path("run"), (home,))
+        assert trial.recipe.agrees(run, DEFINES_RESULT) == same
 
 
 def test_every_layout_of_an_encoder_embeds_alike(home: Path, tmp_path: Path) -> None:

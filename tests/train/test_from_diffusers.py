@@ -111,6 +111,18 @@ def test_labels_of_a_dit_are_its_own_rows(tmp_path: Path) -> None:
         given, none = denoiser(x, time, Condition(labels)), denoiser(x, time)
         torch.testing.assert_close(given, theirs(x, time, labels).sample)
         torch.testing.assert_close(none, theirs(x, time, torch.full((2,), 12)).sample)
+    denoiser.label_dropout, many = 0.0, torch.full((64,), 3)
+    x, time = x[:1].expand(64, -1, -1, -1), time[:1].expand(64)
+    with torch.no_grad():
+        same = denoiser.train()(x, time, Condition(many))
+    torch.testing.assert_close(same, same[:1].expand_as(same), msg="its own dropout of labels is off")
+
+
+def test_twice_the_channels_are_a_learned_variance(tmp_path: Path) -> None:
+    base = saved(tmp_path / "base", "DiTTransformer2DModel", out_channels=2)
+    made = trained(train(tmp_path / "run", base, steps=1))
+    assert made.recipe.learned_variance
+    assert made.denoiser(torch.randn(1, 1, 16, 16), torch.tensor([3])).shape == (1, 2, 16, 16)
 
 
 def test_a_begun_run_needs_its_folder_no_more(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from stepwell.compare.results import BASE, Outcome, UnreadableRun, read, run_fol
 from stepwell.compare.study import EACH, Study
 from stepwell.core.errors import StepwellError
 from stepwell.evaluate.extractors import extractor
+from stepwell.recipes.captions import encoder_of
 from stepwell.recipes.load import load
 from stepwell.recipes.plan import Plan
 from stepwell.recipes.schema import DEFINES_RESULT, BadRecipe, Recipe
@@ -91,6 +92,8 @@ def trial_of(workload: str, plan: Plan, folder: Path, roots: Sequence[Path | Non
         # Runs that start from other weights are other runs.
         with suppress(NothingToStartFrom):  # it is not trained yet
             plan = plan.with_settings(start_digest=digest_at(plan.recipe.start))
+    if plan.recipe.captions:
+        plan = plan.with_settings(text_digest=encoder_of(plan.recipe).digest)
     return Trial(workload, plan.with_settings(out=str(folders[0])), folders)
 
 

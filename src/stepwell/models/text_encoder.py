@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -67,17 +67,11 @@ class TextEncoder:
             for part, (folder, patterns) in found.items()
         }
 
-    @cached_property
+    @property
     def digest(self) -> str:
-        """16 hexadecimal digits of all its files."""
-        total = blake2b(digest_size=8)
-        for part, files in self.files.items():
-            for file in files:
-                total.update(f"{part}/{file.name} {file.stat().st_size};".encode())
-                with file.open("rb") as stream:
-                    while piece := stream.read(1 << 22):
-                        total.update(piece)
-        return total.hexdigest()
+        """16 hexadecimal digits of all its files, read once as long as they stay as they are."""
+        files = [(part, file) for part, files in self.files.items() for file in files]
+        return _digest(tuple((part, file, file.stat().st_mtime_ns) for part, file in files))
 
     def embed(self, texts: Sequence[str]) -> tuple[Tensor, list[int]]:
         """The last hidden states [N, tokens, width] of texts in float16, and which texts were cut.
@@ -155,6 +149,18 @@ class TextEncoder:
                 f"such as {lost[0]}."
             )
         return model.float().eval().requires_grad_(False), tokenizer
+
+
+@lru_cache(maxsize=8)
+def _digest(files: tuple[tuple[str, Path, int], ...]) -> str:
+    """Of files with the part that each belongs to, and when it was last changed."""
+    total = blake2b(digest_size=8)
+    for part, file, _ in files:
+        total.update(f"{part}/{file.name} {file.stat().st_size};".encode())
+        with file.open("rb") as stream:
+            while piece := stream.read(1 << 22):
+                total.update(piece)
+    return total.hexdigest()
 
 
 def find_text_encoder(spec: str) -> TextEncoder:
