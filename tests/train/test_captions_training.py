@@ -142,10 +142,14 @@ def test_captions_are_embedded_once(home: Path, cache: Path, monkeypatch: pytest
     file.write_bytes(file.read_bytes()[:50])
     experiment(plan)
     assert calls == [3], "a damaged file is made again"
-    (home / "data" / "part" / "000.txt").write_text("another")
-    experiment(plan)
-    (home / "data" / "part" / "000.txt").write_text(CAPTIONS[0])
-    assert calls == [3, 4], "and other captions are others"
+
+
+def test_other_captions_and_other_encoders_have_files_of_their_own(home: Path, tmp_path: Path) -> None:
+    others = [home / "encoder", saved_text_encoder(tmp_path / "other", seed=1)]
+    for encoder in map(find_text_encoder, map(str, others)):
+        for texts in (["a", "b"], ["a", "c"]):
+            stored, _ = encoder.embed_once(texts, tmp_path / "cache")
+            assert torch.equal(stored, encoder.embed(texts)[0])
 
 
 @pytest.mark.full

@@ -77,13 +77,14 @@ def train(out: Path, start: Path | str, **changes: Any) -> Path:
     [case(kind, rank, quick=(kind[0] == "D") == bool(rank)) for kind in KINDS for rank in (0, 2)],
 )
 def test_trained_whole_or_by_adapters_and_loaded_by_diffusers_again(
-    kind: str, rank: int, tmp_path: Path
+    kind: str, rank: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     base = saved(tmp_path / "base", kind)
     run = train(tmp_path / "run", base, lora=rank)
     recipe = json.loads((run / "recipe.json").read_text())
     assert (recipe["model"], recipe["process"]) == ("diffusers", "cosine")
     assert main(["export", str(run)]) == 0
+    assert ("labels = torch.full((4,), 12)" in capsys.readouterr().out) == ("DiT" in kind)
     part, ours = KINDS[kind][0], trained(run).denoiser
     before, after = (
         getattr(diffusers, kind).from_pretrained(place / part).eval() for place in (base, run / "pipeline")
@@ -103,7 +104,7 @@ def test_trained_whole_or_by_adapters_and_loaded_by_diffusers_again(
 
 def test_labels_of_a_dit_are_its_own_rows(tmp_path: Path) -> None:
     base = saved(tmp_path / "base", "DiTTransformer2DModel")
-    denoiser = trained(train(tmp_path / "run", base, labels=True)).denoiser
+    denoiser = trained(train(tmp_path / "run", base, labels=True, dropout=0)).denoiser
     theirs = diffusers.DiTTransformer2DModel.from_pretrained(base / "transformer").eval()
     theirs.load_state_dict(denoiser.network.state_dict())
     x, time, labels = torch.randn(2, 1, 16, 16), torch.tensor([3.0, 800.0]), torch.tensor([0, 9])
@@ -116,6 +117,21 @@ def test_labels_of_a_dit_are_its_own_rows(tmp_path: Path) -> None:
     with torch.no_grad():
         same = denoiser.train()(x, time, Condition(many))
     torch.testing.assert_close(same, same[:1].expand_as(same), msg="its own dropout of labels is off")
+
+
+@pytest.mark.parametrize(("rows", "dropout"), [(11, 0.1), (10, 0)])
+def test_the_last_label_of_a_unet_is_that_of_no_class_if_it_is_none_of_the_data(
+    rows: int, dropout: float, tmp_path: Path
+) -> None:
+    base = saved(tmp_path / "base", "UNet2DModel", num_class_embeds=rows)
+    denoiser = trained(train(tmp_path / "run", base, labels=True, label_dropout=dropout, steps=1)).denoiser
+    assert denoiser.classes == 10
+    x, time = torch.randn(2, 1, 16, 16), torch.tensor([3.0, 800.0])
+    with torch.no_grad():
+        first, second = (denoiser(x, time, Condition(torch.full((2,), label))) for label in (0, 9))
+        assert not torch.allclose(first, second)
+        if rows > 10:
+            torch.testing.assert_close(denoiser(x, time), denoiser(x, time, Condition(torch.full((2,), 10))))
 
 
 def test_twice_the_channels_are_a_learned_variance(tmp_path: Path) -> None:
@@ -145,6 +161,13 @@ SCHEDULERS = {
     ),
     "linear:timesteps=200,beta_start=0.001,beta_end=0.1": diffusers.DDPMScheduler(
         beta_start=0.001, beta_end=0.1, num_train_timesteps=200
+    ),
+    "scaled-linear:prediction=v,zero_terminal_snr=true": diffusers.DDIMScheduler(
+        beta_start=0.00085,
+        beta_end=0.012,
+        beta_schedule="scaled_linear",
+        prediction_type="v_prediction",
+        rescale_betas_zero_snr=True,
     ),
     "flow:shift=3,timesteps=1000,time_scale=1000": diffusers.FlowMatchEulerDiscreteScheduler(shift=3.0),
 }

@@ -120,7 +120,8 @@ def _candidates(config: Mapping[str, Any], published: str | None, prediction: st
     specs = [_spec(published, more)] if published else []
     betas = [f"{end}={config[end]}" for end in ("beta_start", "beta_end") if end in config]
     zero = ["zero_terminal_snr=true"] if config.get("rescale_betas_zero_snr") else []
-    name = str(config.get("beta_schedule", "linear"))
+    name = str(config.get("beta_schedule", "linear")).replace("_", "-")
+    name = "cosine" if name == "squaredcos-cap-v2" else name
     return [*specs, _spec(name, [*more, *zero]), _spec(name, [*more, *betas, *zero])]
 
 
