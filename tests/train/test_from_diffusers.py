@@ -141,6 +141,7 @@ def test_twice_the_channels_are_a_learned_variance(tmp_path: Path) -> None:
     assert made.denoiser(torch.randn(1, 1, 16, 16), torch.tensor([3])).shape == (1, 2, 16, 16)
 
 
+@pytest.mark.full
 def test_a_begun_run_needs_its_folder_no_more(tmp_path: Path) -> None:
     base = saved(tmp_path / "base", "UNet2DModel")
     whole = train(tmp_path / "whole", base, evaluate_every=2)
@@ -178,6 +179,16 @@ def test_the_process_is_that_of_the_scheduler(spec: str, tmp_path: Path) -> None
     SCHEDULERS[spec].save_pretrained(tmp_path)
     assert process_spec(tmp_path) == spec
     assert agree(as_process(spec), process_from(SCHEDULERS[spec]), inputs=True)
+
+
+def test_an_old_folder_has_network_and_scheduler_side_by_side(tmp_path: Path) -> None:
+    base = saved(tmp_path / "base", "UNet2DModel")
+    for part in ("unet", "scheduler"):
+        for file in (base / part).iterdir():
+            file.rename(base / file.name)
+        (base / part).rmdir()
+    run = train(tmp_path / "run", base, steps=1)
+    assert json.loads((run / "recipe.json").read_text())["process"] == "cosine"
 
 
 def test_a_schedule_that_nobody_published_is_refused(tmp_path: Path) -> None:

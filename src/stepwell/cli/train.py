@@ -23,7 +23,9 @@ _EXAMPLES = """examples:
   stepwell train fashion16 method=logit-normal:mean=0.5+min-snr process=cosine steps=2000 seed=1 out=runs/try
   stepwell train images data=my/photos size=32
   stepwell train images data=my/photos size=32 super_resolution=4
+  stepwell train images data=my/photos size=32 captions=true text_encoder=FOLDER model=text-small
   stepwell train fashion16 from=runs/base data=mine.npz lr=1e-3 lora=8
+  stepwell train images data=my/photos size=32 from=FOLDER      a U-Net or DiT that diffusers saved
   stepwell train cifar10-ddpm method=neyman --dry-run      what it costs, before there are data or a GPU
   torchrun --nproc_per_node 2 -m stepwell train fashion16 accumulate=2
   stepwell train imagenet256-uvit data=PATH out=/shared/run --launcher slurm --nodes 2 --gpus 8

@@ -59,8 +59,8 @@ class PipelineFolder:
     """None if there is no scheduler beside the network."""
 
 
-def read_pipeline(path: Path, home: Path) -> PipelineFolder:
-    """The network in `home` and the scheduler/ of a pipeline at `path`; nothing is unpickled."""
+def read_pipeline(home: Path, scheduler: Path | None) -> PipelineFolder:
+    """The network in a folder and the process of the scheduler in another; nothing is unpickled."""
     config = _object(home / "config.json")
     weights = home / _WEIGHTS
     if not weights.is_file():
@@ -72,13 +72,11 @@ def read_pipeline(path: Path, home: Path) -> PipelineFolder:
         tensors = load_file(weights)
     except (OSError, SafetensorError) as error:
         raise BadPipeline(f"{weights} is truncated or not safetensors ({error}): export it again.") from error
-    return PipelineFolder(tensors, config, process_in(path / "scheduler"))
+    return PipelineFolder(tensors, config, None if scheduler is None else process_in(scheduler))
 
 
-def process_in(folder: Path) -> NoiseProcess | None:
-    """The process of the scheduler that diffusers saved in a folder; None if there is no such folder."""
-    if not folder.is_dir():
-        return None
+def process_in(folder: Path) -> NoiseProcess:
+    """The process of the scheduler that diffusers saved in a folder."""
     config = _object(folder / "scheduler_config.json")
     name = str(config.get("_class_name"))
     if name not in _SCHEDULERS:

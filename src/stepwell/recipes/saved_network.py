@@ -14,7 +14,7 @@ from stepwell.models.registry import SAVED
 from stepwell.recipes.schema import SPELLINGS, Recipe
 from stepwell.runs.directory import RECIPE
 
-_CONFIG = "config.json"
+_CONFIG, SCHEDULER_CONFIG = "config.json", "scheduler_config.json"
 OF_NETWORK = ("model", "network", "process", "learned_variance")
 """What a run that began from such a folder keeps of it."""
 
@@ -23,6 +23,12 @@ def network_home(folder: Path) -> Path | None:
     """Where a folder of diffusers has its network; None if it has none."""
     homes = (folder / "unet", folder / "transformer", folder)
     return next((home for home in homes if (home / _CONFIG).is_file()), None)
+
+
+def scheduler_home(folder: Path) -> Path | None:
+    """Where a folder of diffusers has its scheduler, beside its network in old ones; None if it has none."""
+    homes = (folder / "scheduler", folder)
+    return next((home for home in homes if (home / SCHEDULER_CONFIG).is_file()), None)
 
 
 def config_of(recipe: Recipe) -> dict[str, Any] | None:
@@ -83,10 +89,8 @@ def process_of_start(recipe: Recipe, named: Collection[str]) -> dict[str, str]:
     """The process of the scheduler beside the network at from=, unless one was `named`."""
     if not recipe.start or recipe.model != SAVED or {"process", "model"} & set(named):
         return {}
-    folder = folder_of(recipe.start) / "scheduler"
-    if not folder.is_dir():
-        return {}
-    return {"process": process_spec(folder)}
+    folder = scheduler_home(folder_of(recipe.start))
+    return {} if folder is None else {"process": process_spec(folder)}
 
 
 def process_spec(folder: Path) -> str:
@@ -95,8 +99,7 @@ def process_spec(folder: Path) -> str:
     from stepwell.core.process import agree
     from stepwell.generate.diffusers_io import process_in
 
-    config, theirs = object_of(folder / "scheduler_config.json"), process_in(folder)
-    assert theirs is not None, "the folder is there"
+    config, theirs = object_of(folder / SCHEDULER_CONFIG), process_in(folder)
     for spec in _candidates(config, theirs.schedule(), theirs.prediction):
         try:
             if agree(as_process(spec), theirs, inputs=True):

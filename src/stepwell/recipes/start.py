@@ -19,7 +19,7 @@ from stepwell.models.hub import folder_of
 from stepwell.models.lora import merged
 from stepwell.recipes.load import saved_recipe
 from stepwell.recipes.plan import Plan
-from stepwell.recipes.saved_network import network_home
+from stepwell.recipes.saved_network import network_home, scheduler_home
 from stepwell.recipes.schema import BadRecipe, Recipe
 from stepwell.runs.directory import RECIPE
 from stepwell.train import checkpoint
@@ -107,7 +107,7 @@ def _from_pipeline(path: Path) -> Start:
         raise NothingToStartFrom(
             f"{path} is neither a run directory (it has no {RECIPE}) nor a folder that diffusers wrote."
         )
-    pipeline = read_pipeline(path, home)
+    pipeline = read_pipeline(home, scheduler_home(path))
     size, channels = (pipeline.config.get(key) for key in ("sample_size", "in_channels"))
     return Start(
         f"{path}, {pipeline.config.get('_class_name')} of diffusers",
