@@ -16,7 +16,7 @@ from stepwell.models.text_unet import TextUNet
 
 PLAIN = (UNet2DModel, UNet2DConditionModel, DiTTransformer2DModel)
 """The classes of diffusers whose folders can be started from and written."""
-_REFUSED = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+_REFUSED = (ArithmeticError, AttributeError, LookupError, NameError, RuntimeError, TypeError, ValueError)
 """What diffusers and torch raise for a configuration that makes no sense."""
 _MORE_THAN_TEXT = ("addition_embed_type", "encoder_hid_dim_type", "encoder_hid_dim", "class_embed_type")
 """Settings of U-Nets that want inputs which no data here have: SDXL's sizes, images, embedded classes."""
