@@ -10,6 +10,7 @@ from typing import Any
 import diffusers
 import pytest
 import torch
+from accelerate.state import AcceleratorState
 from cases import case
 from peft import PeftModel
 from small_runs import SMALL, assert_same_run
@@ -68,6 +69,8 @@ def settings(out: Path, start: Path | str, **changes: Any) -> list[str]:
 
 
 def train(out: Path, start: Path | str, **changes: Any) -> Path:
+    # accelerate keeps the precision of the first run for the whole process.
+    AcceleratorState._reset_state(reset_partial_state=True)
     run_plan(load("fashion16", settings(out, start, **changes)), say=lambda text: None)
     return out
 
@@ -246,5 +249,9 @@ def test_a_name_on_the_hub_is_its_local_copy(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     plan = load("fashion16", settings(tmp_path / "run", "hub:someone/tiny"))
     assert (plan.recipe.model, plan.recipe.process) == ("diffusers", "cosine")
-    with pytest.raises(StepwellError, match="hub:someone/other cannot be fetched"):
-        folder_of("hub:someone/other")
+    run = train(tmp_path / "run", "hub:someone/tiny", steps=1)
+    shutil.rmtree(repository)
+    folder_of.__globals__["_fetched"].cache_clear()
+    with pytest.raises(StepwellError, match="hub:someone/tiny cannot be fetched"):
+        folder_of("hub:someone/tiny")
+    assert load(str(run)).recipe.process == "cosine", "a run knows what it began from"

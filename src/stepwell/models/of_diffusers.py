@@ -52,7 +52,7 @@ def denoiser(config: Mapping[str, Any], spec: NetworkSpec, label_dropout: float 
     try:
         network = _KINDS[kind].from_config({**settings, "dropout": spec.dropout})
     except _REFUSED as error:
-        said = str(error).splitlines()[0]
+        said = (str(error) or type(error).__name__).splitlines()[0]
         raise BadNetwork(
             f"the config.json of this {kind} makes no network ({said}): save it again."
         ) from error

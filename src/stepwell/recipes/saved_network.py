@@ -54,7 +54,8 @@ def class_name(recipe: Recipe) -> str:
 def told_by_start(settings: Mapping[str, Any], named: Collection[str]) -> dict[str, Any]:
     """The settings of the network at from= that nobody `named`, read without torch."""
     where = next((settings[word] for word in ("start", *SPELLINGS) if settings.get(word)), "")
-    if not isinstance(where, str) or not where:
+    if not isinstance(where, str) or not where or {"model", "text_encoder"} <= set(named):
+        # A run that is resumed names all: its folder may be gone, and a name on the hub out of reach.
         return {}
     folder = folder_of(where)
     told = _of_run(folder) if (folder / RECIPE).is_file() else _of_folder(folder)
