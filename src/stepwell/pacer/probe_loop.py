@@ -71,6 +71,7 @@ class ProbeLoop:
 
     def use_optimizers(self, attached: Sequence[Any]) -> None:
         """Measure the parameters of the attached optimizers; of none, those of the Pacer's `optimizer=`."""
+        self.loop_check.attached = bool(attached)
         if self._setup is None:
             return
         own = self._optimizer
