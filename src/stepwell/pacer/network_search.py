@@ -41,9 +41,12 @@ class NetworkSearch:
             # The hook fires for the wrapper that torch.compile makes, which is what it looks for.
             warnings.filterwarnings("ignore", r"Using `torch\.compile\(module\)` when there are global hooks")
             look = WeakMethod(self._look)
-            self._handle = register_module_forward_pre_hook(
-                lambda *called: (alive := look()) and alive(*called)
-            )
+
+            def hook(module: nn.Module, arguments: Any) -> None:
+                if not torch.compiler.is_compiling() and (alive := look()) is not None:
+                    alive(module, arguments)
+
+            self._handle = register_module_forward_pre_hook(hook)
             # A loop that failed after its draw leaves nothing behind.
             finalize(self, self._handle.remove)
 
@@ -60,8 +63,6 @@ class NetworkSearch:
         self.found = None
 
     def _look(self, module: nn.Module, arguments: Any) -> None:
-        if torch.compiler.is_compiling():
-            return
         self._called = True
         if self._x0 is None or not torch.is_grad_enabled() or module in self._rejected:
             return
