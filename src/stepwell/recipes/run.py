@@ -193,7 +193,7 @@ def _sample(
     network.train()
     if not leads:
         return
-    picture = sample_sheet(images, request.ground_truth)
+    picture = sample_sheet(images, request.low_resolution)
     with replacing(path) as temporary:
         picture.save(temporary, format="png")
     tracking.picture("samples", as_tensor(picture), step)
