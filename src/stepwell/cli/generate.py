@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepwell.cli.options import add_command, number, path_of, require_extra, whole
+from stepwell.cli.options import add_command, begin, number, path_of, whole
 from stepwell.core.errors import StepwellError
 from stepwell.generate.solvers import SOLVERS
 
@@ -71,7 +71,7 @@ def _solvers() -> str:
 
 def run(options: argparse.Namespace) -> None:
     """Load the run and write its images, or print what that would take."""
-    require_extra()
+    begin(f"images of {options.directory}")
     from stepwell.core.ranks import own_device, ranks
     from stepwell.generate.job import ImageJob, make_writer
     from stepwell.recipes.experiment import trained
