@@ -8,9 +8,9 @@ from bisect import bisect
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
+from stepwell.cli.columns import room, table
 from stepwell.cli.options import check_picture
 from stepwell.cli.time_axis import label_curves, noised_above, room_above
 from stepwell.compare.report import COLOURS
@@ -43,7 +43,7 @@ def text(profile: Profile) -> str:
     lines = [title, profile.source, ""]
     if profile.learns:
         lines += ["It learns: this is its density before training.", ""]
-    width = min(_COLUMNS, len(profile.u))
+    width = min(_columns(), len(profile.u))
     axis = [_ends(width, last_time(profile.process.timesteps)), _log_snr_line(profile, width)]
     if _is_one(profile.density) and _is_one(profile.effective):
         told = "Every timestep is drawn equally often, and its loss counts as much as any other's."
@@ -61,8 +61,7 @@ def rows(profiles: Sequence[Profile]) -> str:
     """Several profiles, one row each on one scale: density, then the effective weight where it is another."""
     common, labels = _labels([profile.parts for profile in profiles])
     wide = max(map(len, labels))
-    width = max(16, min(_COLUMNS, get_terminal_size().columns - wide - 14))
-    width = min([width, *(len(profile.u) for profile in profiles)])
+    width = min([_columns(wide + 14), *(len(profile.u) for profile in profiles)])
     blocks = [("density (uniform = 1; full height is 3)", [one.density.tolist() for one in profiles])]
     if _weighted(profiles):
         blocks += [("effective weight on the loss (mean = 1)", [one.effective.tolist() for one in profiles])]
@@ -123,9 +122,15 @@ def _weighted(profiles: Sequence[Profile]) -> bool:
 
 def bars(title: str, values: Sequence[float], borders: Sequence[float], last: str) -> str:
     """Values between borders of unit time, each as wide as its part of time; `last` labels the noise end."""
-    middles = ((column + 0.5) / _COLUMNS for column in range(_COLUMNS))
+    width = _columns()
+    middles = ((column + 0.5) / width for column in range(width))
     columns = [values[bisect(borders, middle) - 1] for middle in middles]
-    return "\n".join([*_plot(title, columns), _ends(_COLUMNS, last)])
+    return "\n".join([*_plot(title, columns), _ends(width, last)])
+
+
+def _columns(beside: int = 9) -> int:
+    """Of a chart, if so many more stand beside it."""
+    return max(16, min(_COLUMNS, (room() or 1000) - beside))
 
 
 def last_time(timesteps: int | None) -> str:
@@ -134,7 +139,7 @@ def last_time(timesteps: int | None) -> str:
 
 
 def _plot(title: str, values: Sequence[float], bottom: float = 0.0) -> list[str]:
-    columns = [value - bottom for value in _binned(values, min(_COLUMNS, len(values)))]
+    columns = [value - bottom for value in _binned(values, min(_columns(), len(values)))]
     top = max(columns) or 1.0
     marks = _BLOCKS if can_draw_blocks() else _ASCII
     steps = len(marks) - 1
@@ -158,11 +163,11 @@ def _ends(width: int, last: str, indent: str = " " * 9) -> str:
 def _fifths(profile: Profile) -> list[str]:
     parts = min(5, len(profile.u))
     names = [f"{100 * k // parts}-{100 * (k + 1) // parts} %" for k in range(parts)]
-    rows = [("time", names)]
+    rows = [["time", *names]]
     for name, values in (("draws", profile.density), ("weight", profile.effective)):
         shares = _binned(values.tolist(), parts)
-        rows.append((name, [f"{100 * share / (sum(shares) or 1):.1f} %" for share in shares]))
-    return [f"{name:>8} " + "".join(f"{cell:>12}" for cell in cells) for name, cells in rows]
+        rows.append([name, *(f"{100 * share / (sum(shares) or 1):.1f} %" for share in shares)])
+    return table(rows, right=True)
 
 
 class MissingExtra(StepwellError, ImportError):

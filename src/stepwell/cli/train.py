@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stepwell.cli.columns import labelled
 from stepwell.cli.launcher import SLURM, add_launcher, job_of, require_no_job
 from stepwell.cli.options import add_command, require_extra
 from stepwell.core.errors import StepwellError
@@ -169,4 +170,4 @@ def _explain(recipe: Recipe) -> None:
     from stepwell.recipes.schema import SETTINGS
 
     for name, setting in SETTINGS.items():
-        print(f"{name:18} = {getattr(recipe, name)!r:24} # {setting.meaning}")
+        print(labelled(f"{name:18} = {getattr(recipe, name)!r:24} # ", setting.meaning, below="    # "))
