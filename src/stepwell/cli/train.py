@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepwell.cli.columns import labelled
+from stepwell.cli.columns import folded, labelled
 from stepwell.cli.launcher import SLURM, add_launcher, job_of, require_no_job
 from stepwell.cli.options import add_command, require_extra
 from stepwell.core.errors import StepwellError
@@ -129,7 +129,7 @@ def _dry_run(plan: Plan) -> None:
     # Every rank counts and measures, one of them prints.
     if os.environ.get("RANK", "0") == "0":
         _explain(plan.recipe)
-        print(f"\n{cost}")
+        print(folded(f"\n{cost}"))
 
 
 def _train(plan: Plan, inexact: bool) -> bool:
