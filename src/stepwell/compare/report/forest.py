@@ -16,6 +16,8 @@ _NEAREST = 1.05
 """The edges are at least this factor away from 1, so that small differences look small."""
 _STEPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _MOST_TICKS = 7
+_WIDE = 6.0
+"""From such a ratio of its ends on, an axis counts in doublings."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,8 @@ class Scale:
 
     def ticks(self) -> list[float]:
         """Round ratios, 1 among them."""
+        if self.high / self.low > _WIDE:
+            return [tick for tick in (0.25, 0.5, 1.0, 2.0, 4.0) if self.low <= tick <= self.high]
         for step in _STEPS:
             first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
             if last - first < _MOST_TICKS:
