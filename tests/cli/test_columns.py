@@ -35,7 +35,6 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Narrow:
         "show uniform,logit-normal,speed --weighting p2",
         "train fashion16 --settings",
         "compare demo --dry-run",
-        "data show fashion16",
         "analyze increments cosine",
         "table logit-normal --nearest",
     ],
