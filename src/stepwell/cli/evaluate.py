@@ -9,7 +9,7 @@ from typing import Any
 
 from stepwell.cli import evaluate_sets
 from stepwell.cli.columns import folded, labelled
-from stepwell.cli.options import add_command, add_json, path_of, require_extra, whole
+from stepwell.cli.options import add_command, add_json, begin, path_of, whole
 from stepwell.core.errors import StepwellError
 from stepwell.runs.directory import RECIPE
 from stepwell.runs.metrics import LOSS, SCORED, features_of, loss
@@ -66,7 +66,7 @@ def register(verbs: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Score a run, or compare two sets."""
-    require_extra()
+    begin(f"evaluating {options.directory}")
     is_run = (options.directory / RECIPE).is_file()
     if options.reference is not None:
         if is_run:

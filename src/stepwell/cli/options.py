@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -149,3 +151,15 @@ def require_extra() -> None:
         raise StepwellError(
             f"this needs {', '.join(missing)}, which torch does not install: pip install 'stepwell[train]'."
         )
+
+
+def begin(what: str) -> None:
+    """Check that packages are there, and give a sign of life: importing torch takes seconds."""
+    require_extra()
+    sign_of_life(what)
+
+
+def sign_of_life(what: str) -> None:
+    """Say what is begun, once for all ranks, if torch is still to be imported."""
+    if os.environ.get("RANK", "0") == "0" and "torch" not in sys.modules:
+        print(f"{what}: importing torch", file=sys.stderr, flush=True)

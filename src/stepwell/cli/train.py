@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepwell.cli.columns import folded, labelled
 from stepwell.cli.launcher import SLURM, add_launcher, job_of, require_no_job
-from stepwell.cli.options import add_command, require_extra
+from stepwell.cli.options import add_command, require_extra, sign_of_life
 from stepwell.core.errors import StepwellError
 
 if TYPE_CHECKING:
@@ -117,9 +116,7 @@ def _submit(plan: Plan, workload: str, settings: Sequence[str], options: argpars
 
 
 def _begin(recipe: Recipe) -> None:
-    """A sign of life before torch is imported, which takes seconds."""
-    if os.environ.get("RANK", "0") == "0" and "torch" not in sys.modules:
-        print(f"{recipe.method} on {recipe.data}: importing torch", file=sys.stderr, flush=True)
+    sign_of_life(f"{recipe.method} on {recipe.data}")
 
 
 def _dry_run(plan: Plan) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from stepwell.cli import chart
 from stepwell.cli.analyze.run_or_workload import add_arguments, moments, plan_of
 from stepwell.cli.columns import table
-from stepwell.cli.options import SPEC, add_command, add_save, output, require_extra, whole
+from stepwell.cli.options import SPEC, add_command, add_save, begin, output, whole
 from stepwell.cli.progress import measuring
 from stepwell.compare.report import COLOURS
 from stepwell.core.errors import StepwellError
@@ -79,7 +79,7 @@ def register(analyses: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Load or train, continue training while measuring, print."""
-    require_extra()
+    begin(f"approximation on {options.what}")
     chart.check_save(options.save)
     from stepwell.analyze.approximation import Measured, Split, approximation, decreases, require_target
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from stepwell.cli import chart
 from stepwell.cli.analyze.run_or_workload import add_arguments, add_effort, effort_of, last_moment
 from stepwell.cli.columns import table
-from stepwell.cli.options import add_command, add_save, output, require_extra, whole
+from stepwell.cli.options import add_command, add_save, begin, output, whole
 from stepwell.cli.progress import measuring
 from stepwell.core.errors import StepwellError
 
@@ -67,7 +67,7 @@ def register(analyses: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Load or train, train on each range, compare gradients, print."""
-    require_extra()
+    begin(f"interdependence of {options.what}")
     chart.check_save(options.save)
     from stepwell.analyze.gradient_rounds import gradient_rounds
     from stepwell.analyze.interdependence import Continuation, Interdependence, alignments, transfer

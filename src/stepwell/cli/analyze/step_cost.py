@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepwell.cli.analyze.run_or_workload import add_arguments, plan_of
 from stepwell.cli.columns import table
-from stepwell.cli.options import add_command, output, require_extra, whole, whole_numbers
+from stepwell.cli.options import add_command, begin, output, whole, whole_numbers
 from stepwell.cli.progress import measuring
 from stepwell.core.errors import StepwellError
 
@@ -54,7 +54,7 @@ def register(analyses: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Build, time, print."""
-    require_extra()
+    begin(f"cost of {options.what}")
     from stepwell.core import require
 
     require.count("rounds", options.rounds)

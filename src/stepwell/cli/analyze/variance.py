@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from stepwell.cli import chart
 from stepwell.cli.analyze.run_or_workload import add_arguments, add_effort, effort_of, moments
 from stepwell.cli.columns import table
-from stepwell.cli.options import add_command, add_save, number, output, require_extra, whole_numbers
+from stepwell.cli.options import add_command, add_save, begin, number, output, whole_numbers
 from stepwell.cli.progress import measuring
 from stepwell.core.errors import StepwellError
 
@@ -63,7 +63,7 @@ def register(analyses: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Load or train, measure at every moment, print."""
-    require_extra()
+    begin(f"variance of {options.what}")
     chart.check_save(options.save)
     from stepwell.analyze.gradient_rounds import gradient_rounds
     from stepwell.analyze.variance import variance
