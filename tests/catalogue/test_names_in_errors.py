@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 import stepwell
 from stepwell.catalogue.find import SAMPLERS
 from stepwell.core.errors import InvalidParameter, StateMismatch, Unsupported
+from stepwell.pacer.window import CallOrderError
 from stepwell.processes.scheduler import process_from
 from stepwell.samplers.combinators import stratified
 
@@ -40,6 +42,10 @@ def test_errors_name_the_sampler_and_the_process() -> None:
         stepwell.sampler("uniform", "linear", within=(0, 0.5), unbiased=True)
     with pytest.raises(Unsupported, match=r"and cosine is no flow"):
         stepwell.sampler("flux", "cosine")
+    pacer = stepwell.Pacer(process="linear")
+    pacer.draw(torch.zeros(2, 1))
+    with pytest.raises(CallOrderError, match="which auto learns from"):
+        pacer.after_update()
 
 
 def test_a_state_of_another_process_is_refused_in_words() -> None:
