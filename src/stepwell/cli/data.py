@@ -6,6 +6,7 @@ import argparse
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from stepwell.cli.columns import folded
 from stepwell.cli.options import add_command, begin, path_of, whole
 from stepwell.cli.progress import Bar
 from stepwell.core.errors import StepwellError
@@ -156,6 +157,7 @@ def _show(options: argparse.Namespace) -> None:
     data = load(options.data, size=options.size, labels=options.labels, flips=options.flips)
     shape = "x".join(map(str, data.train.shape))
     classes = f", {data.train.classes} classes" if data.train.classes else ""
-    print(f"{len(data.train):,} images to train on and {len(data.held_out):,} held out, {shape}{classes}")
+    counts = f"{len(data.train):,} images to train on and {len(data.held_out):,} held out"
+    print(folded(f"{counts}, {shape}{classes}"))
     for note in data.notes:
-        print(note)
+        print(folded(note))

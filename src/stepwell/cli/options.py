@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from stepwell.cli.columns import folded
 from stepwell.core import require
 from stepwell.core.errors import InvalidParameter, StepwellError, quoted
 from stepwell.core.reading import place
@@ -129,7 +130,7 @@ def output(
     if options.json:
         print_json(values)
         return
-    print(text.rstrip("\n"))
+    print(folded(text.rstrip("\n")))
     if save is not None:
         print(f"\nSaved {save}")
 

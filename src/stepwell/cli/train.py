@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stepwell.cli.columns import folded, labelled
 from stepwell.cli.launcher import SLURM, add_launcher, job_of, require_no_job
 from stepwell.cli.options import add_command, require_extra, sign_of_life
 from stepwell.core.errors import StepwellError
@@ -125,7 +126,7 @@ def _dry_run(plan: Plan) -> None:
     # Every rank counts and measures, one of them prints.
     if os.environ.get("RANK", "0") == "0":
         _explain(plan.recipe)
-        print(f"\n{cost}")
+        print(folded(f"\n{cost}"))
 
 
 def _train(plan: Plan, inexact: bool) -> bool:
@@ -166,4 +167,4 @@ def _explain(recipe: Recipe) -> None:
     from stepwell.recipes.schema import SETTINGS
 
     for name, setting in SETTINGS.items():
-        print(f"{name:18} = {getattr(recipe, name)!r:24} # {setting.meaning}")
+        print(labelled(f"{name:18} = {getattr(recipe, name)!r:24} # ", setting.meaning, below="    # "))

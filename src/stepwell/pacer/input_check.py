@@ -193,7 +193,7 @@ class ProbeCheck:
             return
         worst, (a, s) = int(errors[0].argmax()), self._process.scales(u)
         raise InvalidParameter(
-            f"loss_at shows the network other noise than {self._process!r} has: at u = {float(u[worst]):.3f} "
+            f"loss_at shows the network other noise than {self._process} has: at u = {float(u[worst]):.3f} "
             f"noise is {_noise_share(mixes[0].a[worst], mixes[0].s[worst])} of the input's variance, and "
             f"should be {_noise_share(a[worst], s[worst])}. u is 0 at data and 1 at noise: where the host's "
             "time runs the other way write 1 - u. Else give the Pacer the scheduler that adds the noise "

@@ -59,7 +59,7 @@ class ProbeLoop:
             return
         if loss_at is None:
             raise InvalidParameter(
-                f"{sampler!r} measures losses itself: give the Pacer loss_at=, a function (x0, noise, u, "
+                f"{sampler} measures losses itself: give the Pacer loss_at=, a function (x0, noise, u, "
                 "condition) -> losses [B] without weighting, such as stepwell.loss_at.diffusers(network, "
                 "noise_scheduler)."
             )
@@ -233,6 +233,6 @@ def _require_same_process(process: NoiseProcess, loss_at: Any) -> None:
     other = getattr(loss_at, "process", None)
     if isinstance(other, NoiseProcess) and other is not process and not agree(process, other):
         raise InvalidParameter(
-            f"loss_at was made for {other!r}, the Pacer for {process!r}: give both the same scheduler (its "
+            f"loss_at was made for {other}, the Pacer for {process}: give both the same scheduler (its "
             "number of timesteps, its prediction), or the Pacer loss_at.process."
         )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepwell.cli import chart
 from stepwell.cli.analyze.run_or_workload import add_arguments, add_effort, effort_of, last_moment
+from stepwell.cli.columns import labelled
 from stepwell.cli.options import SPEC, add_command, begin, output
 from stepwell.cli.progress import measuring
 from stepwell.runs.metrics import loss
@@ -105,7 +106,8 @@ def _report(gain: Gain, last: str) -> str:
     }
     title = "standard deviation of one example's gradient (mean = 1)"
     lines = [chart.bars(title, gain.spread, gain.borders, last), ""]
-    lines += [f"  {name:32} {estimate.text('.3g')} {meaning}" for name, (estimate, meaning) in rows.items()]
+    for name, (estimate, meaning) in rows.items():
+        lines += [labelled(f"  {name:32} ", f"{estimate.text('.3g')} {meaning}")]
     ratio, images, noise = gain.ratio, gain.images_ratio, gain.noise_share.value
     lines += [
         "",
