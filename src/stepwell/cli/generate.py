@@ -111,7 +111,8 @@ def requested(run: Experiment, options: argparse.Namespace) -> Request:
     from stepwell.core import require
 
     own = None if options.input is None else _own_images(options.input, run)
-    count = options.count or (64 if own is None else len(own.pixels))
+    default = 64 if own is None else len(own.pixels)
+    count = default if options.count is None else options.count
     request = run.request(count, batch=options.batch, seed=options.seed)
     if own is not None:
         request = replace(request, low_resolution=own)
