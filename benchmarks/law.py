@@ -303,9 +303,12 @@ def picture(known: list[Point]) -> None:
         if any(name in point.workload for point in known):
             axes.plot([], [], "o", color=colour, label=name)
     axes.legend(frameon=False, loc="lower right")
-    axes.annotate("as predicted", (0.72, 0.735), fontsize=8, color="#777777", rotation=37, ha="center")
+    axes.annotate("as predicted", (0.85, 0.76), fontsize=8, color="#777777", rotation=37, ha="center")
     axes.set_xlim(0.38, 1.15)
-    axes.set(xlabel="images predicted from one run of the reference", ylabel="images measured, 8 seeds, 95 %")
+    counts = sorted({point.judgement.images.seeds for point in known})
+    seeds = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
+    axes.set_xlabel("images predicted from one run of the reference")
+    axes.set_ylabel(f"images measured, {seeds} seeds, 95 %")
     axes.set_title("Images for the same loss over the reference's", fontsize=11)
     figure.tight_layout()
     figure.savefig(HERE.parent / "docs" / "law.png")

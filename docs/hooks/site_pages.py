@@ -7,9 +7,11 @@ import re
 from pathlib import Path
 from typing import Any
 
+from forest_of_studies import full_forest, main_forest
 from markdown_tables import Section, sections, table
 from method_pages import ENTRIES
 from mkdocs.structure.files import File, Files
+from small_densities import MARK, small_density
 
 from stepwell.runs.metrics import CURVES, SCORED
 
@@ -20,6 +22,7 @@ INTEGRATIONS = ROOT / "src" / "stepwell" / "integrations"
 _MODULES = "<!-- every integration -->"
 _LOOPS = "<!-- every loop -->"
 _METRICS = "<!-- every metric -->"
+_FORESTS = {"<!-- the main comparisons -->": main_forest, "<!-- every comparison -->": full_forest}
 _LAW = "<!-- law -->"
 _LAW_COLUMNS = (
     "workload",
@@ -46,10 +49,13 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """List the integrations: their pages, and their modules for the reference."""
+    """Put in what is made from records and sources: tables, pictures, lists."""
+    markdown = MARK.sub(lambda found: small_density(found[1]), markdown)
     if page.file.src_uri == "equations.md":
         return _PLACE.sub(_place, markdown)
     if page.file.src_uri == "results.md":
+        for mark, drawn in _FORESTS.items():
+            markdown = markdown.replace(mark, drawn())
         return markdown.replace(_METRICS, metrics())
     if page.file.src_uri == "forecast.md":
         return markdown.replace(_LAW, law())

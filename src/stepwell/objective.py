@@ -66,7 +66,7 @@ class Objective:
         if not self.process.is_ddpm:
             raise InvalidParameter(
                 f"the network's output has twice the channels of its examples, for a learned variance, which "
-                f"{self.process!r} does not have: use a discrete process (linear, cosine, ...), or a network "
+                f"{self.process} does not have: use a discrete process (linear, cosine, ...), or a network "
                 "with as many channels as its input."
             )
         nats = learned_variance_bound(self.process, x0, xt, prediction.detach(), fraction, u)

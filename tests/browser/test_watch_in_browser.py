@@ -6,19 +6,18 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from chromium import choose, chromium, complaints, open_page, paths, requests, screen, until
 from compare.summaries import growing
+from live_page import served
 
 from stepwell.compare.run_states import followed
 from stepwell.compare.views import Summary
-from stepwell.compare.watch import Live, Server, Summarise
+from stepwell.compare.watch import Live
 from stepwell.core.errors import StepwellError
 from stepwell.runs.lock import Lock
 
@@ -41,25 +40,13 @@ def _summarise(paths: Sequence[Path]) -> Summary:
     return growing(int(points), running == "running")
 
 
-@contextmanager
-def _served(place: Path, port: int = 0, summarise: Summarise = _summarise) -> Iterator[Server]:
-    with Server(Live([place], summarise), port) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 def _status(browser: Any) -> str:
     return str(browser.find_element("id", "status").text)
 
 
 def test_a_page_follows_its_run_from_before_it_exists_to_after_its_end(browser: Any, tmp_path: Path) -> None:
     place = tmp_path / "run"
-    with _served(place) as server:
+    with served(Live([place], _summarise)) as server:
         open_page(browser, server.url)
         assert _status(browser) == "Waiting for a run"
         assert str(place) in browser.find_element("css selector", ".verdict").text
@@ -97,7 +84,7 @@ def test_a_page_says_when_its_server_is_gone_and_goes_on_when_it_is_back(
     browser: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "points.json").write_text("10 running")
-    with _served(tmp_path) as server:
+    with served(Live([tmp_path], _summarise)) as server:
         port = server.server_port
         open_page(browser, server.url)
         assert _status(browser) == "Training"
@@ -105,7 +92,7 @@ def test_a_page_says_when_its_server_is_gone_and_goes_on_when_it_is_back(
         before = paths(browser)
     until(lambda: "No answer" in _status(browser))
     (tmp_path / "points.json").write_text("25 running")
-    with _served(tmp_path, port):
+    with served(Live([tmp_path], _summarise), port):
         until(lambda: _status(browser) == "Training")
         until(lambda: paths(browser) != before)
         assert "seconds" in browser.find_element("css selector", "#curves .axis").text
@@ -113,7 +100,7 @@ def test_a_page_says_when_its_server_is_gone_and_goes_on_when_it_is_back(
 
 def test_reading_with_the_keyboard_survives_new_data(browser: Any, tmp_path: Path) -> None:
     (tmp_path / "points.json").write_text("10 running")
-    with _served(tmp_path) as server:
+    with served(Live([tmp_path], _summarise)) as server:
         open_page(browser, server.url)
         browser.execute_script("document.querySelector('#curves .slider').focus()")
         browser.execute_script(
@@ -154,7 +141,7 @@ def test_a_study_is_watched_while_two_runs_train_one_fails_and_one_waits(
     lock = Lock.take(taken)
     words = ["compare", "fashion16", "methods=uniform,neyman", "seeds=2", *SMALL, f"out={out}", "--workers=2"]
     with (
-        _served(out, summarise=followed) as server,
+        served(Live([out], followed)) as server,
         subprocess.Popen(
             [sys.executable, "-m", "stepwell", *words],
             stdout=subprocess.DEVNULL,

@@ -118,7 +118,7 @@ def test_a_sampler_takes_a_process_its_name_or_a_scheduler() -> None:
         (
             lambda: stepwell.weighting("vlb")(stepwell.process("edm"), torch.rand(3)),
             Unsupported,
-            "EdmProcess",
+            "which edm does not have",
         ),
     ],
 )

@@ -40,7 +40,7 @@ def test_a_run_is_told_its_gain_in_words(run: Path, capsys: pytest.CaptureFixtur
     before = sorted(path.name for path in run.rglob("*"))
     assert main(["analyze", "gain", str(run), *QUICK]) == 0
     text = capsys.readouterr().out
-    assert f"{run}: min-snr on linear, after 4 steps; objective min-snr" in text
+    assert f"{run}: min-snr on linear, after 4 steps; min-snr loss" in text
     assert "48 gradients of the averaged weights in Adam's metric" in text
     assert "999 noise" in text
     assert "would cut its variance to" in text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,6 +85,26 @@ def test_where_all_is_1_the_log_snr_is_drawn(capsys: pytest.CaptureFixture[str])
         if "█" in line and line.strip()[0] in "-1234567890"
     ]
     assert levels == pytest.approx([7.83, -19.8], abs=0.1)
+
+
+def test_several_processes_are_rows_of_their_log_snr(capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(capsys, "linear,cosine")
+    assert "log-SNR (full height is 10" in text
+    assert "density" not in text
+    linear, cosine = (line.split() for line in text.splitlines() if " to " in line)
+    assert (linear[0], linear[2:]) == ("linear", ["9.21", "to", "-10.1"])
+    assert linear[1] != cosine[1]
+
+
+def test_the_picture_of_a_process_is_its_log_snr(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr("stepwell.cli.chart.write", lambda figure, path: drawn.append(figure))
+    shown(capsys, "cosine", "--save", str(tmp_path / "cosine.png"))
+    (axes,) = drawn[0].axes
+    assert axes.get_ylabel() == "log-SNR"
+    assert max(axes.lines[0].get_ydata()) > 10 > 0 > min(axes.lines[0].get_ydata())
 
 
 def test_recipes_are_shown(capsys: pytest.CaptureFixture[str]) -> None:

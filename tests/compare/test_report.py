@@ -298,6 +298,7 @@ def test_every_scale_has_1_and_round_ticks(low: float, high: float) -> None:
     assert 0 <= scale.at(low) <= scale.at(high) <= 100
     assert 1.0 in scale.ticks()
     assert 2 <= len(scale.ticks()) <= 7
+    assert low > 0.5 or min(scale.ticks()) < 1, "what is better has ticks too"
 
 
 def test_the_strip_says_how_far_every_run_is() -> None:

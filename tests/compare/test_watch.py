@@ -10,14 +10,13 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from compare.summaries import growing
+from live_page import served
 
 from stepwell.cli.main import main
 from stepwell.compare.summary import summarise
@@ -42,18 +41,6 @@ def write_run(place: Path, steps: int, method: str = "uniform", more: str = "") 
         for step in range(0, steps + 1, 10)
     ]
     (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + more)
-
-
-@contextmanager
-def served(live: Live, port: int = 0) -> Iterator[Server]:
-    with Server(live, port) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 def ask(

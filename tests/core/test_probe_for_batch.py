@@ -26,7 +26,7 @@ def spec_of(name: str, **parameters: Any) -> GradientSpec:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("batch", [1, 2, 4, 7, 16, 33, 63])
 def test_a_small_batch_is_measured_with_at_most_a_twentieth_of_its_examples(name: str, batch: int) -> None:
-    spec = spec_of(name).for_batch(batch)
+    spec = spec_of(name).for_run(batch)
     assert 4 <= spec.images <= 16
     assert 2 * spec.images / (spec.every_steps * batch) <= 0.05 + 1e-9
     start = 100_000
@@ -38,30 +38,48 @@ def test_a_small_batch_is_measured_with_at_most_a_twentieth_of_its_examples(name
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("batch", [64, 65, 4096])
 def test_from_64_on_nothing_changes(name: str, batch: int) -> None:
-    spec = spec_of(name).for_batch(batch)
+    spec = spec_of(name).for_run(batch)
     assert (spec.images, spec.every_steps) == (16, 24 if name == "alignment" else 16)
     assert spec == spec_of(name)
 
 
 def test_the_first_round_at_batch_4_is_over_within_200_steps() -> None:
-    spec = spec_of("neyman").for_batch(4)
+    spec = spec_of("neyman").for_run(4)
     assert {spec.stratum(step) for step in range(200) if spec.due(step)} == set(range(20))
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("batch", [1, 4, 64])
+@pytest.mark.parametrize("updates", [80, 200, 319])
+def test_the_first_round_takes_a_quarter_of_a_short_run(name: str, batch: int, updates: int) -> None:
+    spec = spec_of(name).for_run(batch, updates)
+    first = range(updates // 4)
+    assert {spec.stratum(step) for step in first if spec.due(step)} == set(range(20))
+    assert spec.fast_steps <= updates // 4
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_long_run_measures_as_one_of_unknown_length(name: str) -> None:
+    known, unknown = spec_of(name).for_run(64, 1000), spec_of(name).for_run(64)
+    for step in range(1000):
+        assert known.due(step) == unknown.due(step)
+        assert known.stratum(step) == unknown.stratum(step)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_what_a_user_gives_is_kept(name: str) -> None:
-    both = spec_of(name, every_steps=16, images=16).for_batch(4)
+    both = spec_of(name, every_steps=16, images=16).for_run(4)
     assert (both.images, both.every_steps) == (16, 16)
-    images = spec_of(name, images=8).for_batch(4)
+    images = spec_of(name, images=8).for_run(4)
     assert (images.images, images.every_steps) == (8, 80)
-    steps = spec_of(name, every_steps=3).for_batch(4)
+    steps = spec_of(name, every_steps=3).for_run(4)
     assert (steps.images, steps.every_steps) == (4, 3)
 
 
 def test_a_range_of_time_keeps_it() -> None:
     spec = stepwell.sampler("neyman", "linear", within=(0.2, 0.7), unbiased=False).probe
     assert isinstance(spec, GradientSpec)
-    assert spec.for_batch(4).every_steps == 40
+    assert spec.for_run(4).every_steps == 40
 
 
 class Run:

@@ -239,7 +239,7 @@ def test_a_disk_that_fails_is_an_error_and_not_skipped(
 def test_mirror_images_by_default_and_a_note_about_it(tmp_path: Path) -> None:
     data = load(str(fill(tmp_path, 4)))
     assert data.train.flips
-    assert any("flips=False" in note for note in data.notes)
+    assert any("flips=false" in note for note in data.notes)
     data = load(str(tmp_path), flips=False)
     assert not data.train.flips
-    assert not any("flips=False" in note for note in data.notes)
+    assert not any("flips=false" in note for note in data.notes)

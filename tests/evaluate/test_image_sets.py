@@ -76,15 +76,21 @@ def test_a_picture_on_its_side_has_the_size_that_one_sees(tmp_path: Path) -> Non
     assert FolderOfImages(folder).fetch([0, 2]).shape == (2, 3, 6, 9)
 
 
-def test_unreadable_files_are_named(tmp_path: Path) -> None:
+def test_unreadable_files_are_skipped_and_named_as_in_training(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "a", pixels())
     (folder / "note.txt").write_text("not looked at")
     whole = (folder / "00002.png").read_bytes()
     (folder / "00002.png").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(BadData, match=r"00002.png cannot be read"):
-        FolderOfImages(folder).fetch([0, 1, 2])
-    (folder / "00002.png").write_bytes(b"text")
-    with pytest.raises(BadData, match=r"00002.png cannot be read \(not an image\)"):
+    (folder / "00003.png").write_bytes(b"text")
+    found = FolderOfImages(folder)
+    assert len(found) == 3
+    assert np.array_equal(found.fetch([2])[0].permute(1, 2, 0), pixels()[4])
+    assert found.notes == (
+        "skipped 2 of 5 files that are not readable images: 00002.png (damaged), 00003.png (not an image)",
+    )
+    for row in (0, 1, 4):
+        (folder / f"0000{row}.png").write_bytes(b"text")
+    with pytest.raises(BadData, match="has no image that can be read: skipped 5 of 5"):
         FolderOfImages(folder)
 
 

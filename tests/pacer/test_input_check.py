@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 import torch.distributed as dist
 from diffusers import DDPMScheduler, FlowMatchEulerDiscreteScheduler
 from torch import Tensor, nn
+from torch.nn.modules.module import _global_forward_pre_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 import stepwell
@@ -241,18 +243,24 @@ def test_a_compiled_network_is_looked_at_from_outside() -> None:
 class Loop:
     """A host's loop over 16 examples a step, which shows its network what `shown` makes of a pace."""
 
-    def __init__(self, scheduler: Any, sampler: Any, shown: Callable[..., Tensor], **more: Any) -> None:
+    def __init__(
+        self, scheduler: Any, sampler: Any, shown: Callable[..., Tensor], given: bool = True
+    ) -> None:
         self.network, self.shown = Network(), shown
         self.optimizer = torch.optim.SGD(self.network.parameters(), lr=0.0)
-        self.pacer = Pacer(sampler, scheduler, network=self.network, **more).attach(self.optimizer)
+        network = self.network if given else None
+        self.pacer = Pacer(sampler, scheduler, network=network).attach(self.optimizer)
 
-    def run(self, steps: int = 8, seed: int = 0) -> None:
+    def call(self, x0: Tensor, noise: Tensor, pace: Any) -> Tensor:
+        output: Tensor = self.network(self.shown(x0, noise, pace), pace.timesteps)
+        return output
+
+    def run(self, steps: int = 8, seed: int = 0, shape: tuple[int, ...] = SHAPE) -> None:
         generator = torch.Generator().manual_seed(seed)
         for _ in range(steps):
-            x0, noise = 0.5 * torch.randn(SHAPE, generator=generator), torch.randn(SHAPE, generator=generator)
+            x0, noise = 0.5 * torch.randn(shape, generator=generator), torch.randn(shape, generator=generator)
             pace = self.pacer.draw(x0)
-            loss = self.network(self.shown(x0, noise, pace), pace.timesteps).square().mean()
-            loss.backward()
+            self.call(x0, noise, pace).square().mean().backward()
             self.optimizer.step()
 
 
@@ -282,6 +290,62 @@ def test_a_loop_that_counts_from_the_noise_is_told_so(sampler: str) -> None:
         Loop(FLOW, sampler, by_indices(lambda pace: 999 - pace.indices)).run()
     with pytest.raises(InvalidParameter, match="counts time from noise to data"):
         Loop(DDPM, sampler, by_timesteps(lambda pace: 999 - pace.timesteps)).run()
+
+
+class ByKeywords(Loop):
+    """Beside a text encoder that learns, too."""
+
+    def call(self, x0: Tensor, noise: Tensor, pace: Any) -> Tensor:
+        text = self.text(input=torch.ones(len(x0), 3)).sum() * 0
+        output: Tensor = self.network(sample=self.shown(x0, noise, pace), timestep=pace.timesteps)
+        return output + text
+
+    text = nn.Linear(3, 3)
+
+
+class Wrapped(Loop):
+    """Inside a module that is given the clean examples."""
+
+    def call(self, x0: Tensor, noise: Tensor, pace: Any) -> Tensor:
+        class Wrapper(nn.Module):
+            def __init__(self, loop: Loop) -> None:
+                super().__init__()
+                self.inner, self.shown = loop.network, loop.shown
+
+            def forward(self, x0: Tensor) -> Tensor:
+                output: Tensor = self.inner(self.shown(x0, noise, pace), pace.timesteps)
+                return output
+
+        output: Tensor = Wrapper(self)(x0)
+        return output
+
+
+@pytest.mark.parametrize("kind", [Loop, ByKeywords, Wrapped])
+def test_a_network_that_was_not_given_is_found(kind: type[Loop]) -> None:
+    kind(FLOW, "uniform", by_indices(lambda pace: pace.indices), given=False).run(12)
+    loop = kind(FLOW, "uniform", by_indices(lambda pace: 999 - pace.indices), given=False)
+    with pytest.raises(InvalidParameter, match="counts time from noise to data"):
+        loop.run(12, shape=(16, 2, 8, 8))
+    assert not _global_forward_pre_hooks
+    assert not loop.network._forward_pre_hooks
+
+
+def test_a_loop_that_ends_after_a_draw_leaves_no_hook() -> None:
+    loop = Loop(DDPM, "uniform", by_timesteps(lambda pace: pace.timesteps), given=False)
+    loop.pacer.draw(torch.zeros(SHAPE))
+    assert _global_forward_pre_hooks
+    del loop
+    gc.collect()
+    assert not _global_forward_pre_hooks
+
+
+def test_a_network_compiled_in_place_is_not_compiled_again_and_again() -> None:
+    loop = Loop(DDPM, "uniform", by_timesteps(lambda pace: pace.timesteps), given=False)
+    traced = []
+    loop.network.compile(backend=lambda graph, inputs: traced.append(1) or graph.forward)
+    loop.run(12)
+    assert len(traced) <= 2
+    assert not _global_forward_pre_hooks
 
 
 @pytest.mark.parametrize("sampler", ["uniform", "logit-normal"])

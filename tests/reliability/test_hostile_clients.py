@@ -10,12 +10,13 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+from live_page import served
 
 from stepwell.compare.summary import summarise
 from stepwell.compare.watch import Live, Server
@@ -54,19 +55,6 @@ def write_run(place: Path, text: str) -> None:
     (place / "score.json").write_text(json.dumps({f"{text}_features": {"frechet_distance": 1.0}, text: text}))
     environment = {"command": ["stepwell", "train", text], "processor": text, text: text}
     (place / "environment.json").write_text(json.dumps(environment))
-
-
-@contextmanager
-def served(live: Live, longest_seconds: float = 20.0) -> Iterator[Server]:
-    with Server(live, 0) as server:
-        server.longest_seconds = longest_seconds
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 @pytest.fixture(scope="module")

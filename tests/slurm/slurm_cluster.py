@@ -68,6 +68,8 @@ class Cluster:
     def start_again(self, job: str) -> None:
         """Wait until a job is back in the queue, and start it: SLURM itself would wait for two minutes."""
         until(lambda: self.jobs("PENDING") == [job], f"job {job} in the queue")
+        # A node refuses what starts in the second in which the job ended: "job credential revoked".
+        time.sleep(2.0)
         self.ask("scontrol", "update", f"JobId={job}", "StartTime=now")
 
     def empty(self) -> None:

@@ -40,7 +40,7 @@ def test_tensors_keep_their_bits_dtypes_and_shapes(tmp_path: Path) -> None:
         "optimizer": {3: {"empty": torch.zeros(0, 2), "flags": torch.tensor([True, False])}},
         "pacer": {},
     }
-    info = {"step": 5, "data_images": 8, "metrics_bytes": 0, "world": 1, "seconds": 0.5}
+    info = {"step": 5, "data_images": 8, "world": 1, "seconds": 0.5}
     path = checkpoint.save(tmp_path, checkpoint.Checkpoint(tree, info), keep=1)
     found = checkpoint.load(path)
     assert found.info == info

@@ -72,7 +72,8 @@ def test_a_sheet_shows_the_small_image_the_generated_one_and_the_original(run: P
     assert main(["generate", str(run), "--out", str(tmp_path / "a.png"), "-n", "4", "--steps", "2"]) == 0
     assert main(["generate", str(run), "--out", str(tmp_path / "a.npz"), "-n", "4", "--steps", "2"]) == 0
     made = np.load(tmp_path / "a.npz")["images"][..., 0]
-    shown = picture(tmp_path / "a.png")[::4, ::4]
+    # Below the titles of the columns.
+    shown = picture(tmp_path / "a.png")[16::4, ::4, 0]
     held_out = trained(run).data.held_out.examples(torch.arange(4))
     small = to_pixels(downsampled(held_out, 4))[:, 0].numpy()
     for number in range(4):
@@ -82,6 +83,47 @@ def test_a_sheet_shows_the_small_image_the_generated_one_and_the_original(run: P
         assert np.array_equal(ours, made[number])
         assert np.array_equal(original, to_pixels(held_out)[number, 0].numpy())
     assert np.array_equal(picture(next((run / "samples").iterdir())), picture(tmp_path / "a.png"))
+
+
+def test_pictures_of_the_user_are_enlarged(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own").mkdir()
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 4, 4), dtype=np.uint8)
+    for number, image in enumerate(pixels):
+        Image.fromarray(image).save(tmp_path / "own" / f"{number}.png")
+    (tmp_path / "own" / "notes.txt").write_text("not a picture")
+    words = ["generate", str(run), "--steps", "2", "--input", str(tmp_path / "own"), "--out"]
+    assert main([*words, str(tmp_path / "a.png")]) == 0
+    told = capsys.readouterr().out
+    assert "skipped 1 of 3 files" in told
+    assert "Wrote 2 images" in told
+    shown = picture(tmp_path / "a.png")[16::4, ::4, 0]
+    blocks, plain = shown[:16:4, :16:4], shown[:16, 17:33]
+    assert np.array_equal(blocks, pixels[0])
+    low = torch.from_numpy(pixels[:1, None]).float() / 127.5 - 1
+    assert np.array_equal(plain, to_pixels(upsampled(low, 4))[0, 0].numpy())
+    # One picture, several times: each from other noise, and not from another picture.
+    words[-2] = str(tmp_path / "own" / "0.png")
+    assert main([*words, str(tmp_path / "b.npz"), "-n", "3"]) == 0
+    assert main([*words, str(tmp_path / "c.npz"), "-n", "1"]) == 0
+    several = np.load(tmp_path / "b.npz")["images"]
+    assert len({image.tobytes() for image in several}) == 3
+    assert np.array_equal(several[0], np.load(tmp_path / "c.npz")["images"][0])
+
+
+def test_input_that_cannot_be_enlarged_is_told(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["generate", str(run), "--out", str(tmp_path / "a.png"), "--input"]
+    assert main([*words, str(tmp_path / "nothing")]) == 2
+    assert "there is no such file or folder" in capsys.readouterr().err
+    (tmp_path / "text.txt").write_text("text")
+    assert main([*words, str(tmp_path / "text.txt")]) == 2
+    assert "none is a readable image" in capsys.readouterr().err
+    words[1] = str(small_run(tmp_path / "plain", steps=1))
+    assert main([*words, str(tmp_path / "text.txt")]) == 2
+    assert "was not trained to enlarge pictures" in capsys.readouterr().err
 
 
 def test_an_image_depends_on_its_own_small_image_and_not_on_its_batch(run: Path, tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def stepped(training: Training, batch: int) -> Stepped:
         float(train_step(training, number).loss)
 
     spec = training.pacer.sampler.probe
-    return Stepped(step, None if spec is None else spec.for_batch(batch))
+    return Stepped(step, None if spec is None else spec.for_run(batch))
 
 
 @dataclass

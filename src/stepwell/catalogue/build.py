@@ -36,6 +36,7 @@ def process(name: str | Spec, **parameters: Any) -> NoiseProcess:
         raise InvalidParameter(
             f"{spec} has no signal and noise that floats can hold: give less extreme values."
         )
+    built.written = str(spec)
     return built
 
 
@@ -80,7 +81,9 @@ def sampler(name: str | Spec, process: NoiseProcess | str | Spec | Any, **parame
     for key in ("stratified", "unbiased"):
         if shaping.get(key) is not None:
             require.boolean(key, shaping[key])
-    built = _shaped(_call(spec.entry, rest, process=over), over, spec.entry, shaping)
+    base: TimestepSampler = _call(spec.entry, rest, process=over)
+    base.written = str(spec)
+    built = _shaped(base, over, spec.entry, shaping)
     masses = built.masses(edges(_CHECKED_TIMES))
     if not bool((masses.isfinite() & (masses >= 0)).all()) or not 0.99 < float(masses.sum()) < 1.01:
         raise InvalidParameter(f"{spec} has no density that floats can hold: give less extreme values.")
@@ -162,9 +165,11 @@ def _shaped(
     spreads = shaping.get("stratified")
     if entry.stratified if spreads is None else spreads:
         result = stratified(result)
+    result.written = base.written  # before the correction, which may refuse it by its name
     corrects = shaping.get("unbiased")
     if entry.unbiased if corrects is None else corrects:
         result = unbiased(result, process.reference)
+    result.written = base.written
     return result
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import sys
 from bisect import bisect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
+from stepwell.cli.columns import room, table
 from stepwell.cli.options import check_picture
 from stepwell.cli.time_axis import label_curves, noised_above, room_above
 from stepwell.compare.report import COLOURS
@@ -43,11 +43,11 @@ def text(profile: Profile) -> str:
     lines = [title, profile.source, ""]
     if profile.learns:
         lines += ["It learns: this is its density before training.", ""]
-    width = min(_COLUMNS, len(profile.u))
+    width = min(_columns(), len(profile.u))
     axis = [_ends(width, last_time(profile.process.timesteps)), _log_snr_line(profile, width)]
-    if _is_one(profile.density) and _is_one(profile.effective):
+    if _all_even([profile]):
         told = "Every timestep is drawn equally often, and its loss counts as much as any other's."
-        levels = _finite(profile.process.log_snr(profile.u).tolist())
+        levels = _log_snr(profile)
         return "\n".join([*lines, told, "", *_plot("log-SNR", levels, min(levels)), axis[0], ""])
     lines += [*_plot("density (uniform = 1)", profile.density.tolist()), *axis, ""]
     if _weighted([profile]):
@@ -58,16 +58,25 @@ def text(profile: Profile) -> str:
 
 
 def rows(profiles: Sequence[Profile]) -> str:
-    """Several profiles, one row each on one scale: density, then the effective weight where it is another."""
+    """Several profiles, one row each on one scale: density, then the effective weight where it is another.
+
+    Where all is 1, they are processes: the log-SNR.
+    """
     common, labels = _labels([profile.parts for profile in profiles])
-    wide = max(map(len, labels))
-    width = max(16, min(_COLUMNS, get_terminal_size().columns - wide - 14))
-    width = min([width, *(len(profile.u) for profile in profiles)])
+    wide = max(map(len, ("log-SNR", *labels)))
+    width = min([_columns(wide + 14), *(len(profile.u) for profile in profiles)])
+    processes = {profile.parts[2]: profile for profile in profiles}
+    lines = [common if can_draw_blocks() else common.replace("·", "|")]
+    if _all_even(profiles):
+        lines += ["", f"{'':{wide}}  log-SNR (full height is {_CLEAREST:g}, empty is -{_CLEAREST:g})"]
+        for label, profile in zip(labels, profiles, strict=True):
+            levels = _log_snr(profile)
+            marks = "".join(_mark((level / _CLEAREST + 1) / 2) for level in _binned(levels, width))
+            lines += [f"{label:>{wide}}  {marks}  {levels[0]:.3g} to {levels[-1]:.3g}"]
+        return "\n".join([*lines, f"{'':{wide}}  {_ends(width, '1 noise', '')}", ""])
     blocks = [("density (uniform = 1; full height is 3)", [one.density.tolist() for one in profiles])]
     if _weighted(profiles):
         blocks += [("effective weight on the loss (mean = 1)", [one.effective.tolist() for one in profiles])]
-    processes = {profile.parts[2]: profile for profile in profiles}
-    lines = [common if can_draw_blocks() else common.replace("·", "|")]
     for title, values in blocks:
         lines += ["", f"{'':{wide}}  {title}"]
         for label, heights in zip(labels, values, strict=True):
@@ -85,6 +94,8 @@ def rows(profiles: Sequence[Profile]) -> str:
 
 _TALLEST = 3.0
 """The density of a full block in a row; what is higher is cut off there."""
+_CLEAREST = 10.0
+"""The log-SNR of a full block in a row; pure noise is empty."""
 
 
 def _mark(share: float) -> str:
@@ -96,7 +107,7 @@ def _mark(share: float) -> str:
 
 def _log_snr_line(profile: Profile, width: int, indent: str = " log-SNR ") -> str:
     """The log-SNR at five times, each under its place on the axis."""
-    levels = _finite(profile.process.log_snr(profile.u).tolist())
+    levels = _log_snr(profile)
     places = [round(share * (len(levels) - 1)) for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
     words = [f"{round(levels[place], 1) + 0.0:.1f}" for place in places]
     line = ""
@@ -107,8 +118,9 @@ def _log_snr_line(profile: Profile, width: int, indent: str = " log-SNR ") -> st
     return indent + line
 
 
-def _finite(values: Sequence[float]) -> list[float]:
+def _log_snr(profile: Profile) -> list[float]:
     """With the lowest finite value instead of the minus infinity at zero SNR."""
+    values = profile.process.log_snr(profile.u).tolist()
     low = min((value for value in values if math.isfinite(value)), default=0.0)
     return [value if math.isfinite(value) else low for value in values]
 
@@ -117,15 +129,26 @@ def _is_one(values: Tensor) -> bool:
     return bool((values - 1).abs().max() < 1e-3)
 
 
+def _all_even(profiles: Sequence[Profile]) -> bool:
+    """Whether every timestep is drawn equally often and counts as much: only the process is of interest."""
+    return all(_is_one(one.density) and _is_one(one.effective) for one in profiles)
+
+
 def _weighted(profiles: Sequence[Profile]) -> bool:
     return any(not bool((one.density - one.effective).abs().max() < 1e-6) for one in profiles)
 
 
 def bars(title: str, values: Sequence[float], borders: Sequence[float], last: str) -> str:
     """Values between borders of unit time, each as wide as its part of time; `last` labels the noise end."""
-    middles = ((column + 0.5) / _COLUMNS for column in range(_COLUMNS))
+    width = _columns()
+    middles = ((column + 0.5) / width for column in range(width))
     columns = [values[bisect(borders, middle) - 1] for middle in middles]
-    return "\n".join([*_plot(title, columns), _ends(_COLUMNS, last)])
+    return "\n".join([*_plot(title, columns), _ends(width, last)])
+
+
+def _columns(beside: int = 9) -> int:
+    """Of a chart, if so many more stand beside it."""
+    return max(16, min(_COLUMNS, (room() or 1000) - beside))
 
 
 def last_time(timesteps: int | None) -> str:
@@ -134,7 +157,7 @@ def last_time(timesteps: int | None) -> str:
 
 
 def _plot(title: str, values: Sequence[float], bottom: float = 0.0) -> list[str]:
-    columns = [value - bottom for value in _binned(values, min(_COLUMNS, len(values)))]
+    columns = [value - bottom for value in _binned(values, min(_columns(), len(values)))]
     top = max(columns) or 1.0
     marks = _BLOCKS if can_draw_blocks() else _ASCII
     steps = len(marks) - 1
@@ -158,11 +181,11 @@ def _ends(width: int, last: str, indent: str = " " * 9) -> str:
 def _fifths(profile: Profile) -> list[str]:
     parts = min(5, len(profile.u))
     names = [f"{100 * k // parts}-{100 * (k + 1) // parts} %" for k in range(parts)]
-    rows = [("time", names)]
+    rows = [["time", *names]]
     for name, values in (("draws", profile.density), ("weight", profile.effective)):
         shares = _binned(values.tolist(), parts)
-        rows.append((name, [f"{100 * share / (sum(shares) or 1):.1f} %" for share in shares]))
-    return [f"{name:>8} " + "".join(f"{cell:>12}" for cell in cells) for name, cells in rows]
+        rows.append([name, *(f"{100 * share / (sum(shares) or 1):.1f} %" for share in shares)])
+    return table(rows, right=True)
 
 
 class MissingExtra(StepwellError, ImportError):
@@ -223,14 +246,19 @@ def write(figure: Any, path: Path) -> None:
 
 
 def save(profiles: Sequence[Profile], path: Path) -> None:
-    """Save a figure of profiles: the density, and the effective weight where that is another."""
+    """Save a figure of profiles: density, effective weight where that is another, log-SNR if all is 1."""
     processes = {profile.parts[2]: profile.process for profile in profiles}
     common, labels = _labels([profile.parts for profile in profiles])
-    drawn = {"density": "density\n(uniform = 1)", "effective": "effective weight on the loss\n(mean = 1)"}
-    if not _weighted(profiles):
-        del drawn["effective"]
+    drawn: dict[str, Callable[[Profile], Sequence[float]]] = {
+        "density\n(uniform = 1)": lambda one: one.density.tolist(),
+        "effective weight on the loss\n(mean = 1)": lambda one: one.effective.tolist(),
+    }
+    if _all_even(profiles):
+        drawn = {"log-SNR": _log_snr}
+    elif not _weighted(profiles):
+        drawn.popitem()
     elif all(_is_one(profile.density) for profile in profiles):
-        del drawn["density"]
+        del drawn["density\n(uniform = 1)"]
         common += ": every timestep is drawn equally often"
     room = room_above(len(processes)) + _TITLE
     height = _PANEL * len(drawn) + room
@@ -238,11 +266,11 @@ def save(profiles: Sequence[Profile], path: Path) -> None:
     figure.get_layout_engine().set(rect=(0, 0, 1, 1 - room / height))
     figure.suptitle(common, fontsize=11, y=1 - 0.08 / height)
     panels = figure.subplots(len(drawn), 1, sharex=True, squeeze=False)[:, 0]
-    for axes, (values, name) in zip(panels, drawn.items(), strict=True):
-        curves = [(one.u.tolist(), getattr(one, values).tolist()) for one in profiles]
+    for axes, (name, values) in zip(panels, drawn.items(), strict=True):
+        curves = [(one.u.tolist(), values(one)) for one in profiles]
         for index, (u, heights) in enumerate(curves):
             axes.plot(u, heights, **line_style(index))
-        time_axes(axes)
+        time_axes(axes, None if values is _log_snr else 0.0)
         label_curves(axes, curves, labels)
         axes.set_ylabel(name)
     axes.set_xlabel(TIME_AXIS)

@@ -8,6 +8,7 @@ import signal
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from stepwell.cli import columns
 from stepwell.cli.launcher import LOCAL, SLURM, add_launcher, job_of, require_no_job, require_submitit
 from stepwell.cli.options import add_command, add_json, path_of, require_extra, whole
 from stepwell.core.errors import StepwellError
@@ -104,7 +105,7 @@ def _list(study: Study, workspace: Workspace) -> None:
     known = tuned(study, workspace.out, workspace.records)
     for trial in [*known.trials, *final_trials(known.of(study), workspace.out, workspace.records)]:
         there = "there" if trial.outcome() is not None else "missing"
-        print(f"{there:8} {trial}: {trial.recipe.steps} steps -> {trial.recipe.out}")
+        print(columns.labelled(f"{there:8} ", f"{trial}: {trial.recipe.steps} steps -> {trial.recipe.out}"))
 
 
 def _run(study: Study, workspace: Workspace, options: argparse.Namespace) -> Study:
@@ -147,7 +148,7 @@ def _report(study: Study, workspace: Workspace, options: argparse.Namespace) -> 
         from stepwell.cli.report import write_report
 
         write_report(summary, options.report)
-    print(json.dumps(finite(summary.plain())) if options.json else text(summary))
+    print(json.dumps(finite(summary.plain())) if options.json else columns.folded(text(summary)))
     if not options.json:
         print(f"Next: stepwell report {workspace.out}; stepwell watch {workspace.out}")
     if workspace.failures:
@@ -170,11 +171,13 @@ def text(summary: Summary) -> str:
 
 
 def _rows(table: Table) -> list[str]:
-    """The columns that are not empty, aligned."""
+    """The columns that are not empty, aligned; the leading ones if a terminal is too narrow for all."""
+    every = _aligned(table)
+    if len(every) <= 1 + len(table.rows) or not table.leading:
+        return every
+    return [*_aligned(table.led()), "(All columns: in a wider terminal, in the report, or by --json.)"]
+
+
+def _aligned(table: Table) -> list[str]:
     shown = table.without_empty_columns()
-    lines = [list(shown.columns), *shown.text_rows()]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    ]
+    return columns.table([list(shown.columns), *shown.text_rows()])

@@ -6,7 +6,8 @@ import argparse
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from stepwell.cli.options import add_command, path_of, require_extra, whole
+from stepwell.cli.columns import folded
+from stepwell.cli.options import add_command, begin, path_of, whole
 from stepwell.cli.progress import Bar
 from stepwell.core.errors import StepwellError
 
@@ -81,7 +82,7 @@ def _add_reading(verb: argparse.ArgumentParser) -> None:
 
 
 def _encode(options: argparse.Namespace) -> None:
-    require_extra()
+    begin(f"encoding {options.data}")
     from stepwell.core.ranks import ranks
     from stepwell.data.encode import Storage, encode, plan_of
     from stepwell.data.load import load
@@ -142,7 +143,7 @@ def _print_scale(manifest: Manifest) -> None:
 
 
 def _show(options: argparse.Namespace) -> None:
-    require_extra()
+    begin(f"reading {options.data}")
     from stepwell.core.reading import place
     from stepwell.data.latent_cache import is_latent_cache, read_manifest
     from stepwell.data.latents import damaged
@@ -170,6 +171,7 @@ def _show(options: argparse.Namespace) -> None:
     )
     shape = "x".join(map(str, data.train.shape))
     classes = f", {data.train.classes} classes" if options.labels else ""
-    print(f"{len(data.train):,} images to train on and {len(data.held_out):,} held out, {shape}{classes}")
+    counts = f"{len(data.train):,} images to train on and {len(data.held_out):,} held out"
+    print(folded(f"{counts}, {shape}{classes}"))
     for note in data.notes:
-        print(note)
+        print(folded(note))

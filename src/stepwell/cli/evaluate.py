@@ -8,7 +8,8 @@ import math
 from typing import Any
 
 from stepwell.cli import evaluate_sets
-from stepwell.cli.options import add_command, add_json, path_of, require_extra, whole
+from stepwell.cli.columns import folded, labelled
+from stepwell.cli.options import add_command, add_json, begin, path_of, whole
 from stepwell.core.errors import StepwellError
 from stepwell.runs.directory import RECIPE
 from stepwell.runs.metrics import LOSS, SCORED, features_of, loss
@@ -65,7 +66,7 @@ def register(verbs: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Score a run, or compare two sets."""
-    require_extra()
+    begin(f"evaluating {options.directory}")
     is_run = (options.directory / RECIPE).is_file()
     if options.reference is not None:
         if is_run:
@@ -106,10 +107,11 @@ def _score_run(options: argparse.Namespace) -> None:
     measured = [metric for metric in (*losses, *SCORED) if not math.isnan(metric.read(values))]
     names = [metric.name(features_of(values)) for metric in measured]
     for name, metric in zip(names, measured, strict=True):
-        print(f"  {name.ljust(max(map(len, names)))}  {metric.text(values)}")
+        print(labelled(f"  {name.ljust(max(map(len, names)))}  ", metric.text(values)))
     if generated and not features_of(values):
-        print(
+        told = (
             "No distance: our own feature network knows 16x16 grey clothes only. Compare with another: "
             f"stepwell generate {options.directory} -n 10000 --out images.npz; stepwell evaluate images.npz "
             f"{options.directory} --extractor inception --weights FILE"
         )
+        print(folded(told))

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stepwell.cli.columns import folded
 from stepwell.cli.options import path_of, whole
 from stepwell.cli.progress import Bar
 from stepwell.runs.metrics import FRECHET, KERNEL
@@ -74,7 +75,7 @@ def run(options: argparse.Namespace) -> None:
         if group.rank > 0:
             return
         result = compare(images, reference, network)
-    print(json.dumps(_plain(result)) if options.json else _text(result, network.name, options))
+    print(json.dumps(_plain(result)) if options.json else folded(_text(result, network.name, options)))
 
 
 def _plain(result: Comparison) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from stepwell.cli.options import add_command, path_of, require_extra
+from stepwell.cli.options import add_command, begin, path_of
 from stepwell.core.errors import StepwellError
 
 _EXAMPLES = """examples:
@@ -35,7 +35,7 @@ def register(verbs: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Load the run's averaged weights and write them."""
-    require_extra()
+    begin(f"exporting {options.directory}")
     from stepwell.generate.export import export, export_adapters
     from stepwell.recipes.captions import encoder_of
     from stepwell.recipes.experiment import trained

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepwell.cli import chart
+from stepwell.cli.columns import table
 from stepwell.cli.options import SPEC, add_command, add_json, add_save, output, path_of
 from stepwell.cli.timestep_output import add_timestep_output, nearest_table, save, say, written
 from stepwell.core.errors import InvalidParameter
@@ -120,11 +121,10 @@ def _charts(result: Fit, last: str) -> str:
         chart.bars("best density (uniform = 1)", heights, borders, last),
     ]
     names = [f"{100 * k // _FIFTHS}-{100 * (k + 1) // _FIFTHS} %" for k in range(_FIFTHS)]
-    rows = [("time", names)]
+    rows = [["time", *names]]
     for name, shares in (("in the log", result.counts.double()), ("best", result.masses)):
-        rows.append((name, [f"{100 * share:.1f} %" for share in result.in_parts(shares, _FIFTHS)]))
-    table = [f"{name:>10} " + "".join(f"{cell:>12}" for cell in cells) for name, cells in rows]
-    return "\n\n".join([*plots, "\n".join(table)])
+        rows.append([name, *(f"{100 * share:.1f} %" for share in result.in_parts(shares, _FIFTHS))])
+    return "\n\n".join([*plots, "\n".join(table(rows, right=True))])
 
 
 def _words(result: Fit) -> list[str]:

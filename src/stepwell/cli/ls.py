@@ -10,6 +10,7 @@ from typing import Any
 
 from stepwell.catalogue.entry import KINDS, Entry, Kind
 from stepwell.catalogue.find import SHAPING, all_entries, find, kinds_of
+from stepwell.cli.columns import folded, labelled
 from stepwell.cli.options import add_command, add_json, path_of
 from stepwell.core.errors import StepwellError, unknown
 from stepwell.models.registry import MODELS, ModelEntry
@@ -78,13 +79,13 @@ def run(options: argparse.Namespace) -> None:
             print(_PLURALS[kind].upper())
         for entry in lines:
             note = " (learns)" if entry.learns else ""
-            print(f"  {entry.name:{width}}  {entry.summary}{note}")
-            print(f"  {'':{width}}  {entry.source}")
+            print(labelled(f"  {entry.name:{width}}  ", f"{entry.summary}{note}"))
+            print(labelled(f"  {'':{width}}  ", entry.source))
             if options.parameters:
                 _print_parameters(entry, width)
         if lines and kind == "sampler":
             keywords = ", ".join(parameter.name for parameter in SHAPING)
-            print(f"  Every sampler also takes: {keywords}.")
+            print(labelled("  Every sampler also takes: ", f"{keywords}."))
         if lines:
             print()
     _print_models(models, width)
@@ -113,7 +114,7 @@ def _print_models(models: list[ModelEntry], width: int) -> None:
         return
     print("MODELS")
     for model in models:
-        print(f"  {model.name:{width}}  {model.summary} ({model.source})")
+        print(labelled(f"  {model.name:{width}}  ", f"{model.summary} ({model.source})"))
     print()
 
 
@@ -121,19 +122,20 @@ def _print_recipes(recipes: dict[str, dict[str, Path]], width: int) -> None:
     for kind, paths in recipes.items():
         print(f"{kind.upper()} (copy one with `stepwell cp`)")
         for name, path in paths.items():
-            print(f"  {name:{width}}  {first_words(path)}")
+            print(labelled(f"  {name:{width}}  ", first_words(path)))
         if kind == "methods":
-            print("  Every sampler and weighting is a method too, and so is SAMPLER+WEIGHTING.")
+            print(folded("  Every sampler and weighting is a method too, and so is SAMPLER+WEIGHTING."))
         print()
 
 
 def _print_parameters(entry: Entry, width: int) -> None:
     for parameter in entry.parameters:
         default = "required" if parameter.required else f"default {parameter.default}"
-        print(f"  {'':{width}}    {parameter.name}: {parameter.meaning} ({default})")
+        said = f"{parameter.name}: {parameter.meaning} ({default})"
+        print(labelled(f"  {'':{width}}    ", said, below=" " * 8))
     for one in entry.differences:
         said = f"paper: {one.paper}; default: {one.here}; why: {one.why}; what it changes: {one.changes}"
-        print(f"  {'':{width}}    differs in {one.what}: {said}")
+        print(labelled(f"  {'':{width}}    ", f"differs in {one.what}: {said}", below=" " * 8))
 
 
 def _plain(entry: Entry) -> dict[str, Any]:

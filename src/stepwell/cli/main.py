@@ -57,7 +57,7 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 _LOWER = {
     "generate": "lower --batch.",
     "data": "lower --batch.",
-    "evaluate": "lower --batch or -n.",
+    "evaluate": "lower -n, or --batch between two sets of images.",
     "analyze": "lower batch= or --images, or take a smaller model.",
 }
 """What takes most memory, by verb; training says it itself."""

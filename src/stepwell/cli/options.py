@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from stepwell.cli.columns import folded
 from stepwell.core import require
 from stepwell.core.errors import InvalidParameter, StepwellError, quoted
 from stepwell.core.reading import place
@@ -127,7 +130,7 @@ def output(
     if options.json:
         print_json(values)
         return
-    print(text.rstrip("\n"))
+    print(folded(text.rstrip("\n")))
     if save is not None:
         print(f"\nSaved {save}")
 
@@ -148,3 +151,15 @@ def require_extra() -> None:
         raise StepwellError(
             f"this needs {', '.join(missing)}, which torch does not install: pip install 'stepwell[train]'."
         )
+
+
+def begin(what: str) -> None:
+    """Check that packages are there, and give a sign of life: importing torch takes seconds."""
+    require_extra()
+    sign_of_life(what)
+
+
+def sign_of_life(what: str) -> None:
+    """Say what is begun, once for all ranks, if torch is still to be imported."""
+    if os.environ.get("RANK", "0") == "0" and "torch" not in sys.modules:
+        print(f"{what}: importing torch", file=sys.stderr, flush=True)

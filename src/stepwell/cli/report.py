@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stepwell.cli.columns import folded, labelled
 from stepwell.cli.options import add_command, check_picture, path_of
 from stepwell.core.errors import StepwellError
 from stepwell.runs.io import write_atomic
@@ -38,7 +39,7 @@ def run(options: argparse.Namespace) -> None:
     summary = summarise(options.directories)
     size = write_report(summary, options.out)
     runs = sum(len(workload.runs) for workload in summary.workloads)
-    print(summary.verdict[0] if summary.verdict else summary.title)
+    print(folded(summary.verdict[0] if summary.verdict else summary.title))
     print(f"{options.out}: {runs} {'run' if runs == 1 else 'runs'}, {size / 1000:.0f} kB")
     if options.grids is not None:
         from stepwell.compare.grids import save_grids
@@ -46,7 +47,7 @@ def run(options: argparse.Namespace) -> None:
         save_grids(summary, options.grids)
         print(f"{options.grids}: images side by side")
     for left in summary.left_out:
-        print(f"left out: {left.path}: {left.reason}")
+        print(labelled("left out: ", f"{left.path}: {left.reason}"))
 
 
 def write_report(summary: Summary, path: Path) -> int:

@@ -56,8 +56,10 @@ def noised_above(axes: Any, processes: Mapping[str, NoiseProcess], inches: float
 
 def label_curves(axes: Any, curves: Sequence[Curve], names: Sequence[str]) -> None:
     """Write every name at its curve, where it is farthest from the others."""
-    top = axes.get_ylim()[1] * 1.08
-    axes.set_ylim(top=top)
+    bottom, end = axes.get_ylim()
+    top = (end - bottom) * 1.08
+    axes.set_ylim(top=bottom + top)
+    curves = [(times, [height - bottom for height in heights]) for times, heights in curves]
     taken: list[tuple[float, float, float]] = []
     for index, (name, curve) in enumerate(_apart(names, curves, top)):
         if not name:
@@ -70,7 +72,7 @@ def label_curves(axes: Any, curves: Sequence[Curve], names: Sequence[str]) -> No
         taken.append((u, height / top, half))
         axes.annotate(
             name,
-            (u, height),
+            (u, height + bottom),
             (0, 2.5),
             textcoords="offset points",
             color=COLOURS[index % len(COLOURS)],

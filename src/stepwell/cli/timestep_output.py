@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from stepwell.cli.columns import folded, labelled
 from stepwell.cli.options import path_of, whole
 from stepwell.core.errors import InvalidParameter, StepwellError, unknown
 from stepwell.integrations.host_densities import HOSTS
@@ -94,12 +95,14 @@ def nearest_table(density: TimestepDensity) -> str:
         own = nearest(host, density)
         rows.append((host.name, f"{own.divergence:.4f}", f"{100 * own.moved:.1f} %", own.written))
     width = max(len(row[0]) for row in rows)
-    lines = [f"{name:{width}}  {nats:>7}  {moved:>9}  {setting}" for name, nats, moved, setting in rows]
+    lines = [
+        labelled(f"{name:{width}}  {nats:>7}  {moved:>9}  ", setting) for name, nats, moved, setting in rows
+    ]
     legend = (
         "The nearest of each trainer's own densities: how far it is (Kullback-Leibler divergence), and the "
         "share of draws that lie elsewhere."
     )
-    return "\n".join([legend, "", *lines])
+    return "\n".join([folded(legend), "", *lines])
 
 
 def say(note: str) -> None:

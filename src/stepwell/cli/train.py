@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stepwell.cli.columns import folded, labelled
 from stepwell.cli.launcher import SLURM, add_launcher, job_of, require_no_job
-from stepwell.cli.options import add_command, require_extra
+from stepwell.cli.options import add_command, require_extra, sign_of_life
 from stepwell.core.errors import StepwellError, shortened
 
 if TYPE_CHECKING:
@@ -118,9 +118,7 @@ def _submit(plan: Plan, workload: str, settings: Sequence[str], options: argpars
 
 
 def _begin(recipe: Recipe) -> None:
-    """A sign of life before torch is imported, which takes seconds."""
-    if os.environ.get("RANK", "0") == "0" and "torch" not in sys.modules:
-        print(f"{recipe.method} on {recipe.data}: importing torch", file=sys.stderr, flush=True)
+    sign_of_life(f"{recipe.method} on {recipe.data}")
 
 
 def _dry_run(plan: Plan) -> None:
@@ -130,7 +128,7 @@ def _dry_run(plan: Plan) -> None:
     # Every rank counts and measures, one of them prints.
     if os.environ.get("RANK", "0") == "0":
         _explain(plan.recipe)
-        print(f"\n{cost}")
+        print(folded(f"\n{cost}"))
 
 
 def _train(plan: Plan, inexact: bool) -> bool:
@@ -171,4 +169,5 @@ def _explain(recipe: Recipe) -> None:
     from stepwell.recipes.schema import SETTINGS
 
     for name, setting in SETTINGS.items():
-        print(f"{name:18} = {shortened(repr(getattr(recipe, name)), 100):24} # {setting.meaning}")
+        value = shortened(repr(getattr(recipe, name)), 100)
+        print(labelled(f"{name:18} = {value:24} # ", setting.meaning, below="    # "))

@@ -89,7 +89,7 @@ def converges_from(process: NoiseProcess) -> float:
     border = areas(process).converges_from
     if border > _NOTHING:
         raise Unsupported(
-            f"tau=auto: {process!r} converges at {border:.3f} of its time, so nothing would be drawn less "
+            f"tau=auto: {process} converges at {border:.3f} of its time, so nothing would be drawn less "
             "often. Write the share of time where that should begin, such as tau=0.7."
         )
     return border

@@ -38,8 +38,8 @@ class ProbeSpec(ABC):
         """Whether to measure at this step: a function of the counter, so that all ranks agree."""
         return (step + 1) % self.every_steps == 0
 
-    def for_batch(self, batch: int) -> Self:
-        """What to measure in a run with this many examples in a batch, over all ranks."""
+    def for_run(self, batch: int, updates: int | None = None) -> Self:
+        """What to measure in a run of so many updates, with this many examples in a batch over all ranks."""
         return self
 
     @abstractmethod
@@ -53,13 +53,16 @@ FEWEST_IMAGES = 4
 """In a half: with fewer, a measurement would be mostly what it costs to start one."""
 LARGEST_SHARE = 0.05
 """The examples of a smaller batch's probes, as a share of those trained on."""
+FIRST_ROUNDS_SHARE = 0.25
+"""The fast rounds of a gradient probe take at most this share of a run, where its length is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class GradientSpec(ProbeSpec):
     """Gradients of the strata between `borders` of unit time, one stratum at a time, in turn.
 
-    The first rounds come four times as fast, since nothing is known before they are over.
+    The first rounds come four times as fast, since nothing is known before they are over, or faster still in
+    a short run.
     """
 
     borders: Times = ()
@@ -71,6 +74,8 @@ class GradientSpec(ProbeSpec):
     """Whether the difference of the halves is enough: one pass instead of two, and the second half is 0."""
     fast_rounds: int = 1
     """Rounds over all strata that come fast."""
+    fast_until: int | None = None
+    """The fast rounds are over by this step if a measurement a step is enough for it; None: no limit."""
     follows_batch: tuple[str, ...] = ()
     """Which of `images` and `every_steps` were left to the batch: a small one gets smaller, rarer probes."""
 
@@ -87,7 +92,15 @@ class GradientSpec(ProbeSpec):
         """How many there are."""
         return len(self.borders) - 1
 
-    def for_batch(self, batch: int) -> Self:
+    @property
+    def fast_steps(self) -> int:
+        """Steps that the fast rounds take."""
+        return self._fast_interval * self.strata * self.fast_rounds
+
+    def for_run(self, batch: int, updates: int | None = None) -> Self:
+        if updates is not None:
+            fast_until = math.floor(FIRST_ROUNDS_SHARE * updates)
+            return replace(self, fast_until=fast_until).for_run(batch)
         if batch >= FULL_BATCH or not self.follows_batch:
             return self
         images, every_steps = self.images, self.every_steps
@@ -106,9 +119,15 @@ class GradientSpec(ProbeSpec):
 
     def _turn(self, step: int) -> tuple[int, int]:
         """Measurements until this step, of the fast or of the later rounds, and the steps since."""
-        interval = max(1, self.every_steps // 4)
-        later = step + 1 - interval * self.strata * self.fast_rounds
-        return divmod(step + 1, interval) if later <= 0 else divmod(later, self.every_steps)
+        later = step + 1 - self.fast_steps
+        return divmod(step + 1, self._fast_interval) if later <= 0 else divmod(later, self.every_steps)
+
+    @property
+    def _fast_interval(self) -> int:
+        interval = self.every_steps // 4
+        if self.fast_until is not None:
+            interval = min(interval, self.fast_until // (self.strata * self.fast_rounds))
+        return max(1, interval)
 
     def mapped(self, forward: Callable[[Times], Times]) -> Self:
         return replace(self, borders=forward(self.borders))

@@ -56,6 +56,11 @@ class NoiseProcess(ABC):
     scheduler of diffusers."""
     has_bound: bool = True
     """Whether its variational bound is known."""
+    written: str = ""
+    """Its name and settings, as NAME:key=value,..., or its scheduler; empty if it was made in code."""
+
+    def __str__(self) -> str:
+        return self.written or repr(self)
 
     @abstractmethod
     def scales(self, u: PerExample) -> tuple[PerExample, PerExample]:
@@ -130,14 +135,14 @@ class NoiseProcess(ABC):
         if not self.has_bound:
             raise Unsupported(
                 f"the variational bound with variance {variance!r} is a sum over DDPM's discrete chain, "
-                f"which {self!r} does not have: use a weighting of the SNR (min-snr, p2, ...) or none."
+                f"which {self} does not have: use a weighting of the SNR (min-snr, p2, ...) or none."
             )
         return -self.log_snr_rate(u) / (2 * len(self.grid()))
 
     def alphas_cumprod(self) -> Tensor:
         """abar [T] of DDPM's chain, in float64."""
         raise Unsupported(
-            f"{self!r} is not DDPM's discrete chain: use a discrete process (linear, cosine, quadratic, "
+            f"{self} is not DDPM's discrete chain: use a discrete process (linear, cosine, quadratic, "
             "scaled-linear)."
         )
 
@@ -157,7 +162,7 @@ class NoiseProcess(ABC):
     def require_solver(self, name: str) -> str:
         """The name of a solver that can generate from this process, or an error that lists those that can."""
         if name not in self.solvers:
-            raise Unsupported(f"solver={name} cannot generate from {self!r}: use {', '.join(self.solvers)}.")
+            raise Unsupported(f"solver={name} cannot generate from {self}: use {', '.join(self.solvers)}.")
         return name
 
     def solver_times(self, steps: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -48,6 +49,11 @@ class TimestepSampler(ABC):
     """Whether `learn` does anything: if not, no feedback is gathered."""
     learns_from_losses: bool = True
     """Whether it learns from the losses of every update, or only from what its probe measures."""
+    written: str = ""
+    """Its name and settings, as NAME:key=value,...; empty if it was put together in code."""
+
+    def __str__(self) -> str:
+        return self.written or without_fingerprints(repr(self))
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -106,12 +112,19 @@ def require_kind(state: State, kind: str, what: str = "sampler") -> State:
     """`state`, if a sampler (or `what`) of this kind and these parameters saved it."""
     saved = state.get("kind") if isinstance(state, Mapping) else None
     if saved != kind:
+        there, here = (without_fingerprints(str(one)) for one in (saved, kind))
+        there = f"something that is not a {what}" if saved is None else there
         raise StateMismatch(
-            f"this state was saved by {saved or f'something that is not a {what}'}, "
-            f"but it is being loaded into {kind}: build the {what} it was saved from, "
+            f"this state was saved by {there}{' on another process' * (there == here)}, "
+            f"but it is being loaded into {here}: build the {what} it was saved from, "
             "or start without the state."
         )
     return state
+
+
+def without_fingerprints(label: str) -> str:
+    """A label as people read it: `over=` tells bins of time apart that no setting names."""
+    return re.sub(r", over=\w+", "", label)
 
 
 def pmf(sampler: TimestepSampler, process: NoiseProcess) -> Tensor:

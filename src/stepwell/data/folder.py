@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from PIL import Image
+from torch import Tensor
 
 from stepwell.data.captions import Captions, holds_captions, numbered
 from stepwell.data.pictures import listed, opened, scan
@@ -18,9 +20,9 @@ class Files:
 
     things = "files"
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, paths: Sequence[str] | None = None) -> None:
         self.name = str(root)
-        self.paths = sorted(_below(root))
+        self.paths = sorted(_below(root) if paths is None else paths)
         self._root = root
 
     def __len__(self) -> int:
@@ -64,6 +66,17 @@ def read(root: Path, options: Options) -> DataSet:
     class_notes = [f"{len(names)} classes: {listed(names, 10)}"] if names else []
     notes = (*images.notes, *flip_notes, *class_notes)
     return split(images.source(labels, len(names), flips), notes, tuple(names))
+
+
+def pictures(path: Path, shape: tuple[int, int, int]) -> tuple[Tensor, tuple[str, ...]]:
+    """One picture or all of a folder as uint8 [N, C, H, W] of a shape C, H, W, and what to tell of them."""
+    files = Files(path.parent, [path.name]) if path.is_file() else Files(path)
+    if not len(files):
+        raise BadData(f"{path} has no files in it: give a picture, or a folder of pictures.")
+    channels, height, _ = shape
+    readable = scan(files, Options(size=height, channels=channels, memory_bytes=1 << 50))
+    assert readable.pixels is not None
+    return readable.pixels, readable.notes
 
 
 def _below(root: Path) -> list[str]:

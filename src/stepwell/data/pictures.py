@@ -151,13 +151,10 @@ def scan(pictures: Pictures, options: Options) -> Readable:
     rows, unreadable = list(range(len(pictures))), dict[int, str]()
     size, channels = options.size, options.channels
     if size is None or channels is None:
-        headers = dict(_each(options.workers, lambda row: (row, _attempt(_header, pictures, row)), rows))
-        unreadable = {row: header for row, header in headers.items() if isinstance(header, str)}
-        rows = [row for row in rows if row not in unreadable]
+        headers, unreadable = attempt_all(pictures, _header, options.workers)
+        rows = list(headers)
         _check(pictures, rows, unreadable, options.strict)
-        sizes, modes = zip(
-            *(header for header in headers.values() if not isinstance(header, str)), strict=True
-        )
+        sizes, modes = zip(*headers.values(), strict=True)
         size = size or _common_size(pictures.name, sizes)
         channels = channels or (1 if all(mode in _GREY for mode in modes) else 3)
     shape = (channels, size, size)
@@ -166,8 +163,8 @@ def scan(pictures: Pictures, options: Options) -> Readable:
 
     def decode(place: int) -> str | None:
         image = _attempt(_decoded, pictures, rows[place], shape)
-        if isinstance(image, str):
-            return image
+        if isinstance(image, _Unreadable):
+            return image.why
         if pixels is not None:
             pixels[place] = image
         return None
@@ -178,9 +175,24 @@ def scan(pictures: Pictures, options: Options) -> Readable:
     _check(pictures, good, unreadable, options.strict)
     if pixels is not None and len(good) < len(rows):
         pixels = pixels[good]
-    skipped = f"skipped {len(unreadable)} of {len(pictures)} {pictures.things} that are not readable images"
-    notes = (f"{skipped}: {_reasons(pictures, unreadable)}",) if unreadable else ()
+    notes = skipped(pictures, unreadable)
     return Readable(pictures, [rows[place] for place in good], shape, pixels, notes, options.workers)
+
+
+def attempt_all(
+    pictures: Pictures, function: Callable[[Pictures, int], T], workers: int = 2
+) -> tuple[dict[int, T], dict[int, str]]:
+    """What a function says of every picture that can be read, by row, and why others cannot."""
+    rows = range(len(pictures))
+    results = dict(_each(workers, lambda row: (row, _attempt(function, pictures, row)), rows))
+    bad = {row: result.why for row, result in results.items() if isinstance(result, _Unreadable)}
+    return {row: result for row, result in results.items() if not isinstance(result, _Unreadable)}, bad
+
+
+def skipped(pictures: Pictures, unreadable: dict[int, str]) -> tuple[str, ...]:
+    """What to tell about pictures that cannot be read, if there are any."""
+    text = f"skipped {len(unreadable)} of {len(pictures)} {pictures.things} that are not readable images"
+    return (f"{text}: {_reasons(pictures, unreadable)}",) if unreadable else ()
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:
@@ -205,18 +217,23 @@ def _each(workers: int, function: Callable[[int], T], rows: list[int] | range) -
             yield from pool.map(function, rows[start : start + _AT_ONCE])
 
 
-def _attempt(function: Callable[..., T], pictures: Pictures, row: int, *arguments: object) -> T | str:
+@dataclass(frozen=True)
+class _Unreadable:
+    why: str
+
+
+def _attempt(function: Callable[..., T], pictures: Pictures, row: int, *arguments: object) -> T | _Unreadable:
     """The function's result, or why this picture cannot be read."""
     try:
         return function(pictures, row, *arguments)
     except UnidentifiedImageError:
-        return "not an image"
+        return _Unreadable("not an image")
     except BadData as error:
-        return str(error)
+        return _Unreadable(str(error))
     except MemoryError:
         raise
     except Image.DecompressionBombError:
-        return _TOO_LARGE
+        return _Unreadable(_TOO_LARGE)
     except Exception as error:
         # A failing disk is not a damaged picture: skipping would silently change the data.
         if isinstance(error, OSError) and error.errno is not None:
@@ -224,7 +241,7 @@ def _attempt(function: Callable[..., T], pictures: Pictures, row: int, *argument
                 f"{pictures.name}: {pictures.title(row)} cannot be read ({error.strerror}): "
                 "make it readable, or move it away."
             ) from error
-        return "damaged"
+        return _Unreadable("damaged")
 
 
 def _common_size(name: str, sizes: Sequence[tuple[int, int]]) -> int:

@@ -268,5 +268,5 @@ class Options:
         """Whether to mirror images, and a note if that was not asked for."""
         if self.flips is not None:
             return self.flips, ()
-        note = "random horizontal flips are on; set flips=False if left and right differ in meaning"
+        note = "random horizontal flips are on; set flips=false if left and right differ in meaning"
         return default, (note,) if default else ()

@@ -46,6 +46,7 @@ class Side:
     name: str
     features: Features | None
     stored: Statistics | None = None
+    notes: tuple[str, ...] = ()
 
     @cached_property
     def statistics(self) -> Statistics:
@@ -89,7 +90,7 @@ def side(spec: str | Path, extractor: Extractor, reading: Reading, progress: Pro
     )
     if features.count < 2:
         raise InvalidParameter(f"{spec} has 1 image, and a covariance needs at least 2.")
-    return Side(str(spec), features, stored)
+    return Side(str(spec), features, stored, images.notes)
 
 
 def compare(generated: Side, reference: Side, extractor: Extractor) -> Comparison:
@@ -113,6 +114,7 @@ def compare(generated: Side, reference: Side, extractor: Extractor) -> Compariso
 def _notes(generated: Side, reference: Side, extractor: Extractor, bare: bool) -> list[str]:
     notes = list[str]()
     for one in (generated, reference):
+        notes += [f"{one.name}: {note}." for note in one.notes]
         count = one.statistics.count
         if count is not None and count <= extractor.dimensions:
             notes.append(

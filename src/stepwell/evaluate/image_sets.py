@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 import torch
-from PIL import UnidentifiedImageError
 from torch import Tensor
 
 from stepwell.core import require
@@ -19,7 +18,7 @@ from stepwell.data.folder import Files
 from stepwell.data.load import kind_of, not_found
 from stepwell.data.load import load as load_data
 from stepwell.data.npz import IMAGE_KEYS, channels_first, no_images
-from stepwell.data.pictures import as_pixels, refit
+from stepwell.data.pictures import as_pixels, attempt_all, refit, skipped
 from stepwell.data.source import BadData, ImageSource
 from stepwell.runs.directory import RECIPE
 
@@ -35,6 +34,11 @@ class ImageSet(Protocol):
 
     @property
     def name(self) -> str: ...
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What to tell about them."""
+        ...
+
     def __len__(self) -> int: ...
     def fetch(self, rows: list[int]) -> Tensor:
         """These images, as uint8 [B, C, H, W]."""
@@ -81,7 +85,7 @@ def chosen_rows(available: int, count: int | None) -> list[int]:
 
 
 class FolderOfImages:
-    """The images below a folder, ordered by name; all of one size unless `size` is given."""
+    """The readable images below a folder, ordered by name; all of one size unless `size` is given."""
 
     def __init__(self, root: Path, channels: int = 3, size: int | None = None) -> None:
         self.name = str(root)
@@ -90,58 +94,48 @@ class FolderOfImages:
         self._channels, self._size = channels, size
         if not len(self._files):
             raise BadData(f"{root} has no images below it ({', '.join(_ENDINGS[:4])}, ...).")
-        if size is None:
-            self._refuse_mixed_sizes()
+        # All are decoded, as before a training: a damaged one is skipped here, and not found hours later.
+        shapes, unreadable = attempt_all(self._files, lambda _, row: self._pixels(row).shape[1:])
+        self.notes = skipped(self._files, unreadable)
+        if not shapes:
+            raise BadData(f"{root} has no image that can be read: {self.notes[0]}.")
+        self._rows = list(shapes)
+        self._refuse_mixed_sizes(shapes)
 
     def __len__(self) -> int:
-        return len(self._files)
+        return len(self._rows)
 
     def fetch(self, rows: list[int]) -> Tensor:
-        return torch.stack([self._read(row) for row in rows])
+        return torch.stack([self._pixels(self._rows[row]) for row in rows])
 
     def digest(self) -> str:
         total = hashlib.blake2b(digest_size=16)
-        for path in self._files.paths:
-            contents = (self._root / path).read_bytes()
+        for row in self._rows:
+            contents = (self._root / self._files.paths[row]).read_bytes()
             total.update(len(contents).to_bytes(8, "little") + contents)
         return f"{total.hexdigest()} size={self._size} channels={self._channels}"
 
-    def _read(self, row: int) -> Tensor:
-        try:
-            with self._files.open(row) as picture:
-                return as_pixels(picture, self._size, self._channels)
-        except Exception as error:
-            raise self._unreadable(row, error) from error
+    def _pixels(self, file: int) -> Tensor:
+        with self._files.open(file) as picture:
+            return as_pixels(picture, self._size, self._channels)
 
-    def _refuse_mixed_sizes(self) -> None:
-        first = self._size_of(0)
-        for row in range(1, len(self)):
-            size = self._size_of(row)
-            if size != first:
-                raise BadData(
-                    f"{self.name} has images of different sizes: {self._files.title(0)} is "
-                    f"{first[0]}x{first[1]} and {self._files.title(row)} is {size[0]}x{size[1]}. Give "
-                    "--size N, and each is resized by its shorter side and cropped to N x N."
-                )
-
-    def _size_of(self, row: int) -> tuple[int, int]:
-        try:
-            with self._files.open(row) as picture:
-                # Exif may turn it by 90 degrees.
-                turned = picture.getexif().get(0x0112, 1) >= 5
-                return (picture.height, picture.width) if turned else picture.size
-        except Exception as error:
-            raise self._unreadable(row, error) from error
-
-    def _unreadable(self, row: int, error: Exception) -> BadData:
-        reason = "not an image" if isinstance(error, UnidentifiedImageError) else str(error)
-        return BadData(
-            f"{self.name}: {self._files.title(row)} cannot be read ({reason}): remove it, or replace it."
-        )
+    def _refuse_mixed_sizes(self, shapes: dict[int, torch.Size]) -> None:
+        first, *others = shapes
+        other = next((row for row in others if shapes[row] != shapes[first]), None)
+        if other is not None:
+            sizes = [
+                f"{self._files.title(row)} is {shapes[row][1]}x{shapes[row][0]}" for row in (first, other)
+            ]
+            raise BadData(
+                f"{self.name} has images of different sizes: {sizes[0]} and {sizes[1]}. Give --size N, and "
+                "each is resized by its shorter side and cropped to N x N."
+            )
 
 
 class ArrayOfImages:
     """Images under `images`, `x` or `arr_0` of an .npz; memory-mapped if the file is not compressed."""
+
+    notes = ()
 
     def __init__(self, path: Path, size: int | None = None) -> None:
         self.name = str(path)
@@ -169,6 +163,8 @@ class ArrayOfImages:
 
 class SourceOfImages:
     """The images of a data source."""
+
+    notes = ()
 
     def __init__(self, source: ImageSource) -> None:
         self.name = source.name

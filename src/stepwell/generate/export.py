@@ -184,9 +184,9 @@ def _scheduler(process: NoiseProcess, learned_variance: bool) -> Any:
         if process.time_scale != 1000 or process.prediction != "velocity":
             raise Unsupported(
                 "diffusers runs flows whose network predicts the velocity from times up to 1000, and this is "
-                f"{process!r}: use stepwell generate."
+                f"{process}: use stepwell generate."
             )
         return FlowMatchEulerDiscreteScheduler(num_train_timesteps=1000, shift=process.shift)
     raise Unsupported(
-        f"diffusers has no scheduler that runs {process!r} as it was trained: use stepwell generate."
+        f"diffusers has no scheduler that runs {process} as it was trained: use stepwell generate."
     )

@@ -18,7 +18,7 @@ from stepwell.core.tick import stream_key
 from stepwell.data.source import to_pixels
 from stepwell.generate.own_solvers import Network, OwnSolver
 from stepwell.generate.solvers import SOLVERS
-from stepwell.generate.super_resolution import GroundTruth
+from stepwell.generate.super_resolution import LowResolution
 from stepwell.models.denoiser import Condition
 
 if TYPE_CHECKING:
@@ -93,8 +93,8 @@ class Request:
     """The largest value of a predicted x0: images lie in [-1, 1]. None: no limit."""
     prompts: tuple[str, ...] = ()
     """The texts that labels stand for, if they are not those of the data."""
-    ground_truth: GroundTruth | None = None
-    """Super-resolution: the images whose low-resolution versions are enlarged."""
+    low_resolution: LowResolution | None = None
+    """Super-resolution: what is enlarged."""
 
     def __post_init__(self) -> None:
         require.one_of("solver", self.solver, tuple(SOLVERS))
@@ -139,9 +139,9 @@ def generate(
 
 def conditioned(denoiser: nn.Module, request: Request, indices: Sequence[int], like: Tensor) -> Network:
     """The network with the labels, guidance and extra input of some images, on a tensor's device."""
-    classes, truth = request.labels_of(indices), request.ground_truth
+    classes, small = request.labels_of(indices), request.low_resolution
     labels = None if classes is None else torch.tensor(classes, device=like.device)
-    channels = None if truth is None else truth.channels(indices).to(like)
+    channels = None if small is None else small.channels(indices).to(like)
     return partial(guided, denoiser, labels=labels, guidance=request.guidance, channels=channels)
 
 

@@ -45,8 +45,8 @@ class ImageJob:
         values |= {"process": repr(self.process), "weights": weights_digest(self.denoiser.state_dict())}
         if request.prompts:
             values["prompts"] = request.prompts
-        if request.ground_truth is not None:
-            values["originals"] = str(request.ground_truth)
+        if request.low_resolution is not None:
+            values["originals"] = str(request.low_resolution)
         return values
 
 
@@ -92,7 +92,7 @@ def make_writer(job: ImageJob, out: Path, group: WorkerGroup) -> Writer:
             raise InvalidParameter(
                 "a sheet is made by one process: start it without torchrun, or write a folder."
             )
-        return SheetWriter(out, count, job.request.ground_truth)
+        return SheetWriter(out, count, job.request.low_resolution)
     if out.suffix.lower() in (".jpg", ".jpeg", ".npy", ".zip", ".webp", ".gif"):
         raise InvalidParameter(
             f"{out.name}: images are written as a folder of PNGs, an .npz or a .png sheet."

@@ -1,8 +1,9 @@
-"""Super-resolution: the images that are reduced and enlarged again, and how results look beside them."""
+"""Super-resolution: low-resolution images that a network enlarges, and how results look beside them."""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,52 +11,85 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from stepwell.data.source import ExampleSource, to_pixels
+from stepwell.core.digest import weights_digest
+from stepwell.data.source import ExampleSource, to_pixels, to_unit
 from stepwell.generate.sheets import sheet
-from stepwell.models.denoiser import Conditioning, downsampled, upsampled
+from stepwell.models.denoiser import downsampled, upsampled
 
 
-@dataclass(frozen=True)
-class GroundTruth:
-    """The source of super-resolution: image i is made from the low-resolution version of row i, in turn."""
+class LowResolution(ABC):
+    """What is enlarged: image i is made from low-resolution image i, in turn."""
 
-    source: ExampleSource
-    conditioning: Conditioning
+    factor: int
+    """How many times larger, in height and width, the generated images are."""
 
-    def __str__(self) -> str:
-        return f"{self.source.name}, {len(self.source)} images reduced by {self.factor}"
+    @abstractmethod
+    def low(self, indices: Sequence[int]) -> Tensor:
+        """Low-resolution images, [B, C, h, w] in [-1, 1]."""
 
-    @property
-    def factor(self) -> int:
-        """How many times smaller, in height and width, the low-resolution images are."""
-        return self.conditioning.super_resolution
-
-    def examples(self, indices: Sequence[int]) -> Tensor:
-        """The ground truth, [B, C, H, W] in [-1, 1]."""
-        return self.source.examples(torch.tensor(indices) % len(self.source))
+    @abstractmethod
+    def columns(self, images: Tensor) -> dict[str, Tensor]:
+        """What a sheet shows beside the input, by title: `images` and others, uint8 [N, C, H, W] each."""
 
     def channels(self, indices: Sequence[int]) -> Tensor:
-        """The network's extra input: low-resolution images, enlarged again, [B, C, H, W]."""
-        return upsampled(downsampled(self.examples(indices), self.factor), self.factor)
-
-    def pixels(self, indices: Sequence[int]) -> Tensor:
-        """The ground truth as uint8 [B, C, H, W]."""
-        return to_pixels(self.examples(indices))
+        """The network's extra input: low-resolution images, enlarged, [B, C, H, W]."""
+        return upsampled(self.low(indices), self.factor)
 
     def bilinear(self, indices: Sequence[int]) -> Tensor:
         """The baseline without a network, bilinear interpolation, as uint8 [B, C, H, W]."""
         return to_pixels(self.channels(indices))
 
-    def triples(self, images: Tensor) -> Image.Image:
-        """A sheet of low-resolution image, generated image (uint8 [N, C, H, W]) and ground truth in turn."""
-        indices = range(len(images))
-        low = to_pixels(downsampled(self.examples(indices), self.factor))
+    def sheet(self, images: Tensor) -> Image.Image:
+        """Generated images, uint8 [N, C, H, W], each in a row with its input."""
+        low = to_pixels(self.low(range(len(images))))
         blocks = low.repeat_interleave(self.factor, 2).repeat_interleave(self.factor, 3)
-        shown = torch.stack([blocks, images, self.pixels(indices)], dim=1).flatten(0, 1)
-        columns = 3 * math.ceil(math.sqrt(len(images) / 3))
-        return sheet(shown, columns)
+        shown = {"input": blocks, **self.columns(images)}
+        groups = math.ceil(math.sqrt(len(images) / len(shown)))
+        cells = torch.stack(list(shown.values()), dim=1).flatten(0, 1)
+        return sheet(cells, len(shown) * groups, titles=[*shown] * groups)
 
 
-def sample_sheet(images: Tensor, ground_truth: GroundTruth | None) -> Image.Image:
-    """All images side by side; those of super-resolution between their input and the ground truth."""
-    return sheet(images) if ground_truth is None else ground_truth.triples(images)
+@dataclass(frozen=True)
+class ReducedImages(LowResolution):
+    """Images of the data, reduced: the ground truth is known."""
+
+    source: ExampleSource
+    factor: int
+
+    def __str__(self) -> str:
+        return f"{self.source.name}, {len(self.source)} images reduced by {self.factor}"
+
+    def low(self, indices: Sequence[int]) -> Tensor:
+        return downsampled(self._examples(indices), self.factor)
+
+    def original(self, indices: Sequence[int]) -> Tensor:
+        """The ground truth as uint8 [B, C, H, W]."""
+        return to_pixels(self._examples(indices))
+
+    def columns(self, images: Tensor) -> dict[str, Tensor]:
+        return {"generated": images, "original": self.original(range(len(images)))}
+
+    def _examples(self, indices: Sequence[int]) -> Tensor:
+        return self.source.examples(torch.tensor(indices) % len(self.source))
+
+
+@dataclass(frozen=True, eq=False)
+class OwnImages(LowResolution):
+    """Images of the user, as small as the network takes them: `pixels` uint8 [N, C, h, w]."""
+
+    pixels: Tensor
+    factor: int
+
+    def __str__(self) -> str:
+        return f"{len(self.pixels)} images, digest {weights_digest({'pixels': self.pixels})}"
+
+    def low(self, indices: Sequence[int]) -> Tensor:
+        return to_unit(self.pixels[torch.tensor(indices) % len(self.pixels)])
+
+    def columns(self, images: Tensor) -> dict[str, Tensor]:
+        return {"bilinear": self.bilinear(range(len(images))), "generated": images}
+
+
+def sample_sheet(images: Tensor, low_resolution: LowResolution | None) -> Image.Image:
+    """All images side by side; those of super-resolution beside what they are made from."""
+    return sheet(images) if low_resolution is None else low_resolution.sheet(images)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from stepwell.core.errors import InvalidParameter, StepwellError
 from stepwell.generate.sheets import as_picture
-from stepwell.generate.super_resolution import GroundTruth, sample_sheet
+from stepwell.generate.super_resolution import LowResolution, sample_sheet
 from stepwell.runs.io import remove_leftovers, replacing, write_atomic, write_json
 
 RECORD = "generation.json"
@@ -195,13 +195,13 @@ class SheetWriter:
 
     fixed_count = False
 
-    def __init__(self, path: Path, count: int, ground_truth: GroundTruth | None = None) -> None:
+    def __init__(self, path: Path, count: int, low_resolution: LowResolution | None = None) -> None:
         if count > LARGEST_SHEET:
             raise InvalidParameter(
                 f"a sheet of {count:,} images is too large to look at ({LARGEST_SHEET:,} at most): "
                 "write a folder or an .npz instead."
             )
-        self._path, self._ground_truth = path, ground_truth
+        self._path, self._low_resolution = path, low_resolution
         self._held: list[Tensor] = []
 
     def prepare(self, record: dict[str, Any]) -> None:
@@ -215,7 +215,7 @@ class SheetWriter:
 
     def finish(self) -> None:
         with replacing(self._path) as temporary:
-            sample_sheet(torch.cat(self._held), self._ground_truth).save(temporary, format="png")
+            sample_sheet(torch.cat(self._held), self._low_resolution).save(temporary, format="png")
 
 
 def _file(index: int) -> str:

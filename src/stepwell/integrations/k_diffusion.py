@@ -25,7 +25,7 @@ class SampleDensity:
         process = require_pacer(pacer, "SampleDensity(pacer)").process
         if not isinstance(process, EdmProcess):
             raise InvalidParameter(
-                f"k-diffusion trains on sigma, and the Pacer was made for {process!r}: make it for "
+                f"k-diffusion trains on sigma, and the Pacer was made for {process}: make it for "
                 "stepwell.process('edm', sigma_min=..., sigma_max=..., sigma_data=...)."
             )
         self.pacer, self._process = pacer, process

@@ -55,7 +55,7 @@ def pace(policy: nn.Module, pacer: Pacer) -> Pacer:
     """
     if not isinstance(require_pacer(pacer, "pace(policy, pacer)").process, FlowProcess):
         raise InvalidParameter(
-            f"the policy trains a flow, and the Pacer was made for {pacer.process!r}: make it for "
+            f"the policy trains a flow, and the Pacer was made for {pacer.process}: make it for "
             "stepwell.integrations.lerobot.process_of(policy)."
         )
     model = _model_of(policy)

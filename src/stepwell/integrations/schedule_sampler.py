@@ -27,14 +27,14 @@ class PacedScheduleSampler:
         self.pacer = require_pacer(pacer, "PacedScheduleSampler(pacer)")
         if pacer.process.timesteps is None:
             raise InvalidParameter(
-                f"their timesteps are whole numbers, and {pacer.process!r} has none: make the Pacer for the "
+                f"their timesteps are whole numbers, and {pacer.process} has none: make the Pacer for the "
                 "diffusion that is trained, Pacer(name, diffusion)."
             )
         if loss_aware is not None:
             loss_aware.register(type(self))
         elif pacer.sampler.learns and pacer.sampler.learns_from_losses:
             raise InvalidParameter(
-                f"{pacer.sampler!r} learns from losses, which TrainLoop reports to a LossAwareSampler only: "
+                f"{pacer.sampler} learns from losses, which TrainLoop reports to a LossAwareSampler only: "
                 "write PacedScheduleSampler(pacer, loss_aware=LossAwareSampler), with the class from their "
                 "resample.py."
             )

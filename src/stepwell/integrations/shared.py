@@ -28,7 +28,7 @@ def require_no_probe(pacer: Pacer, call: str) -> None:
     """Refuse samplers that measure on examples where only their number is known."""
     if pacer.sampler.probe is not None:
         raise InvalidParameter(
-            f"{pacer.sampler!r} measures on the examples, and only their number is given here: write {call}, "
+            f"{pacer.sampler} measures on the examples, and only their number is given here: write {call}, "
             "with the clean batch in the place of its size."
         )
 
@@ -63,7 +63,7 @@ def require_flow(pacer: Any, call: str) -> Pacer:
     process = require_pacer(pacer, call).process
     if not isinstance(process, FlowProcess):
         raise InvalidParameter(
-            f"{call} is for flow matching, and the Pacer was made for {process!r}: make it for a flow, as in "
+            f"{call} is for flow matching, and the Pacer was made for {process}: make it for a flow, as in "
             'stepwell.Pacer("auto", "flow"), with the shift and reference density that you train with.'
         )
     return pacer  # type: ignore[no-any-return]

@@ -56,7 +56,7 @@ def pace(transport: Any, pacer: Pacer) -> Pacer:
     """
     if not isinstance(require_pacer(pacer, "pace(transport, pacer)").process, FlowProcess):
         raise InvalidParameter(
-            f"SiT's path is a flow, and the Pacer was made for {pacer.process!r}: make it for "
+            f"SiT's path is a flow, and the Pacer was made for {pacer.process}: make it for "
             "stepwell.integrations.sit.process_of(transport)."
         )
 

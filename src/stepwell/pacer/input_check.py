@@ -17,6 +17,7 @@ from stepwell.core.errors import InvalidParameter
 from stepwell.core.process import NoiseProcess
 from stepwell.core.tensors import PerExample
 from stepwell.loss_at import unwrap_network
+from stepwell.pacer.network_search import NetworkSearch
 
 LOOP_EXAMPLES = 128
 """Examples of the host's loop that are checked, before one decision."""
@@ -58,11 +59,13 @@ class LoopCheck:
     """Looks for mistaken times in the host's loop: at the first forward pass after each of the first draws.
 
     The host's noise is unknown there, so only `MISTAKES` can be found: another time explains the inputs, not
-    u. Without a network it does nothing.
+    u. A network that was not given is looked for in attached loops, where updates follow draws.
     """
 
     def __init__(self, process: NoiseProcess, network: nn.Module | None) -> None:
         self._process, self._network = process, network
+        self._search = NetworkSearch()
+        self.attached = False
         self._expected: tuple[Tensor, PerExample] | None = None
         self._errors: list[Tensor] = []
         """[mistakes, 3, B] of every batch."""
@@ -72,13 +75,19 @@ class LoopCheck:
     def expect(self, x0: Tensor, u: PerExample) -> None:
         """The host is about to train on x0 [B, ...] at u [B]."""
         self.cancel()
-        if self._network is not None and self._remaining > 0:
+        if self._remaining <= 0:
+            return
+        network = self._search.found if self._network is None else self._network
+        if network is None and self.attached:
+            self._search.begin(x0)
+        elif network is not None:
             self._expected = (x0.detach(), u)
             # For one forward pass only: hosts copy and pickle their networks.
-            self._handle = on_forward(self._network, self._check)
+            self._handle = on_forward(network, self._check)
 
     def cancel(self) -> None:
         """The next forward pass is not the host's training."""
+        self._search.end()
         self._expected = None
         if self._handle is not None:
             self._handle.remove()
@@ -89,8 +98,11 @@ class LoopCheck:
             return
         x0, u = self._expected
         self.cancel()
-        self._remaining -= len(x0)
         candidates = noisy_inputs(inputs, x0)
+        if not candidates and self._network is None:
+            self._search.reject()
+            return
+        self._remaining -= len(x0)
         if len(candidates) != 1 or x0[0].numel() < 16:
             # Other coordinates than x0's, or several inputs of its shape: nothing can be said.
             self._remaining = 0
@@ -181,7 +193,7 @@ class ProbeCheck:
             return
         worst, (a, s) = int(errors[0].argmax()), self._process.scales(u)
         raise InvalidParameter(
-            f"loss_at shows the network other noise than {self._process!r} has: at u = {float(u[worst]):.3f} "
+            f"loss_at shows the network other noise than {self._process} has: at u = {float(u[worst]):.3f} "
             f"noise is {_noise_share(mixes[0].a[worst], mixes[0].s[worst])} of the input's variance, and "
             f"should be {_noise_share(a[worst], s[worst])}. u is 0 at data and 1 at noise: where the host's "
             "time runs the other way write 1 - u. Else give the Pacer the scheduler that adds the noise "

@@ -51,7 +51,7 @@ class Pace:
         count = self.process.timesteps
         if count is None:
             raise Unsupported(
-                f"{self.process!r} has continuous time, which has no indices: use timesteps, sigma or u."
+                f"{self.process} has continuous time, which has no indices: use timesteps, sigma or u."
             )
         rising = (self.u.to(precise(self.u)) * count).long().clamp_(0, count - 1)
         return count - 1 - rising

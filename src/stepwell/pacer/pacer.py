@@ -48,7 +48,8 @@ class Pacer:
     `network` they switch dropout off meanwhile. `host_weighting` is one that the loop applies itself: probes
     use it, `Pace.weight` leaves it out. A weighting that learns (`uncertainty`) follows the observed losses;
     its state is in `state_dict`. `noise="paired"` makes `Pace.noise_like` opposite for neighbours in time;
-    probes measure with independent noise in any case.
+    probes measure with independent noise in any case. `updates` is the planned length of the run, if it is
+    known: in a short one, the first measurements come faster.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Pacer:
         group: WorkerGroup | None = None,
         seed: int = 0,
         noise: str = "independent",
+        updates: int | None = None,
     ) -> None:
         if process is None:
             raise InvalidParameter(
@@ -77,7 +79,11 @@ class Pacer:
         self._timestep_table = timestep_table(process, self.process)
         self._noise = require.one_of("noise", noise, COUPLINGS)
         self._group = group
-        self._probe_loop = ProbeLoop(self.sampler, self.process, self.weighting, loss_at, optimizer, network)
+        if updates is not None:
+            require.count("updates", updates)
+        self._probe_loop = ProbeLoop(
+            self.sampler, self.process, self.weighting, loss_at, optimizer, network, updates
+        )
         self._attachment: Attachment | None = None
         learns = self.sampler.learns or self._learned_weighting is not None
         self._unheard = UnheardSteps(optimizer) if optimizer is not None and learns else None
@@ -110,6 +116,11 @@ class Pacer:
         attachment.register()
         self._attachment = attachment
         return self
+
+    @property
+    def first_round(self) -> int | None:
+        """Updates until a sampler that measures gradients knows all of time; None for other samplers."""
+        return self._probe_loop.first_round
 
     def detach(self) -> None:
         """Remove the hooks from the optimizers."""

@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from stepwell.core import saved_state
 from stepwell.core.errors import InvalidParameter, Unsupported
 from stepwell.core.feedback import Signal
-from stepwell.core.probe import ProbeSpec
+from stepwell.core.probe import GradientSpec, ProbeSpec
 from stepwell.core.process import NoiseProcess, agree
 from stepwell.core.ranks import WorkerGroup
 from stepwell.core.sampler import TimestepSampler
@@ -42,6 +42,7 @@ class ProbeLoop:
         loss_at: LossAt | None,
         optimizer: Any,
         network: nn.Module | None,
+        updates: int | None,
     ) -> None:
         network = getattr(loss_at, "network", None) if network is None else network
         self.sampler, self._optimizer = sampler, optimizer
@@ -53,11 +54,12 @@ class ProbeLoop:
         self._due: ProbeSpec | None = None
         self._batch: int | None = None
         """Examples in the first micro-batch of all ranks: how much is measured depends on it."""
+        self._updates = updates
         if loss_at is None and sampler.probe is None:
             return
         if loss_at is None:
             raise InvalidParameter(
-                f"{sampler!r} measures losses itself: give the Pacer loss_at=, a function (x0, noise, u, "
+                f"{sampler} measures losses itself: give the Pacer loss_at=, a function (x0, noise, u, "
                 "condition) -> losses [B] without weighting, such as stepwell.loss_at.diffusers(network, "
                 "noise_scheduler)."
             )
@@ -69,6 +71,7 @@ class ProbeLoop:
 
     def use_optimizers(self, attached: Sequence[Any]) -> None:
         """Measure the parameters of the attached optimizers; of none, those of the Pacer's `optimizer=`."""
+        self.loop_check.attached = bool(attached)
         if self._setup is None:
             return
         own = self._optimizer
@@ -109,9 +112,15 @@ class ProbeLoop:
         return ProbeContext(tick, x0, condition, group, self._setup)
 
     def _spec(self) -> ProbeSpec | None:
-        """What the sampler asks for, at this run's batch."""
+        """What the sampler asks for, at this run's batch and length."""
         spec = self.sampler.probe
-        return spec if spec is None or self._batch is None else spec.for_batch(self._batch)
+        return spec if spec is None or self._batch is None else spec.for_run(self._batch, self._updates)
+
+    @property
+    def first_round(self) -> int | None:
+        """Steps until a gradient probe has measured all of time; None for other probes."""
+        spec = self._spec()
+        return spec.fast_steps if isinstance(spec, GradientSpec) else None
 
     def remember_autocast(self, tensor: Tensor) -> None:
         """Called where the host's autocast may be on: optimizers are often stepped outside of it."""
@@ -137,14 +146,18 @@ class ProbeLoop:
         self._context = None
 
     def state_dict(self) -> State:
-        """The probe's, and the batch that it is made for."""
-        batch = {} if self._batch is None else {"batch": self._batch}
-        return {**self.probe.state_dict(), **batch}
+        """The probe's, and the batch and the number of updates that it is made for."""
+        run = {"batch": self._batch, "updates": self._updates}
+        return {**self.probe.state_dict(), **{name: size for name, size in run.items() if size is not None}}
 
     def load_state_dict(self, state: State) -> None:
-        """Continue where `state_dict` was taken; states without a batch take that of the next draw."""
+        """Continue where `state_dict` was taken; states without a batch take that of the next draw.
+
+        A run that is continued with more updates measures as it was planned when it began.
+        """
         self.probe.load_state_dict(state)
         self._batch = saved_state.count(state, "batch", "the probe") if "batch" in state else None
+        self._updates = saved_state.count(state, "updates", "the probe") if "updates" in state else None
 
 
 def _over_ranks(x0: Tensor, group: WorkerGroup) -> int:
@@ -220,6 +233,6 @@ def _require_same_process(process: NoiseProcess, loss_at: Any) -> None:
     other = getattr(loss_at, "process", None)
     if isinstance(other, NoiseProcess) and other is not process and not agree(process, other):
         raise InvalidParameter(
-            f"loss_at was made for {other!r}, the Pacer for {process!r}: give both the same scheduler (its "
+            f"loss_at was made for {other}, the Pacer for {process}: give both the same scheduler (its "
             "number of timesteps, its prediction), or the Pacer loss_at.process."
         )

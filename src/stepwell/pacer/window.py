@@ -90,8 +90,7 @@ class Window:
         if self.lacks_losses:
             learner = self.sampler if self.sampler_needs_losses else self.weighting
             raise CallOrderError(
-                f"{call} came before the losses of the last draw, which {learner!r} learns from. "
-                f"{_ADD_OBSERVE}"
+                f"{call} came before the losses of the last draw, which {learner} learns from. {_ADD_OBSERVE}"
             )
 
     def require_draw(self, call: str) -> None:

@@ -24,14 +24,21 @@ def process_from(scheduler: Any, prediction: str | None = None) -> NoiseProcess:
                 f"{type(scheduler).__name__} predicts a flow but carries DDPM betas: "
                 "write stepwell.process('flow', shift=...) with its flow_shift."
             )
-        return DiscreteProcess(_alphas_cumprod(scheduler), prediction or own or "eps")
+        return _named(DiscreteProcess(_alphas_cumprod(scheduler), prediction or own or "eps"), scheduler)
     if hasattr(scheduler, "sigmas") and _setting(scheduler, "shift") is not None:
-        return _flow(scheduler, prediction or "velocity")
+        return _named(_flow(scheduler, prediction or "velocity"), scheduler)
     raise Unsupported(
         f"cannot read a noise process from {type(scheduler).__name__}: it has neither alphas_cumprod "
         "(DDPM family) nor sigmas with a shift (flow matching). Name one: stepwell.process('linear'), "
         "or build stepwell.processes.discrete.DiscreteProcess(alphas_cumprod)."
     )
+
+
+def _named(process: NoiseProcess, scheduler: Any) -> NoiseProcess:
+    shift = "" if process.shift == 1 else f", shift {process.shift:g}"
+    about = f"{process.timesteps} timesteps{shift}, {process.prediction}"
+    process.written = f"{type(scheduler).__name__} ({about})"
+    return process
 
 
 def _setting(scheduler: Any, name: str) -> Any:

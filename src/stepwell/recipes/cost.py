@@ -159,7 +159,7 @@ def probe_work(plan: Plan, network: NetworkCount, processes: int) -> Flops:
     """What the sampler's probe adds to a step of one process; the policy's own network is not counted."""
     spec = plan.sampler().probe
     if spec is not None:
-        spec = spec.for_batch(plan.recipe.batch * processes)
+        spec = spec.for_run(plan.recipe.batch * processes, plan.recipe.steps)
     forwards, trainings = probe_images(spec, plan.recipe.batch, processes)
     each = 1 if spec is None else spec.every_steps
     return network.forward * (forwards / each) + network.training * (trainings / each)

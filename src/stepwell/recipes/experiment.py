@@ -14,7 +14,7 @@ from stepwell.core.tick import stream_key
 from stepwell.data.load import load as load_data
 from stepwell.data.source import DataSet, ExampleSource, to_pixels
 from stepwell.generate.images import Decode, Request
-from stepwell.generate.super_resolution import GroundTruth
+from stepwell.generate.super_resolution import ReducedImages
 from stepwell.models import lora
 from stepwell.models.denoiser import Condition, Conditioning, Denoiser
 from stepwell.models.registry import build_model
@@ -69,12 +69,12 @@ class Experiment:
 
     def request(self, count: int, *, batch: int = 64, seed: int = 0) -> Request:
         """Images as the recipe generates them: all classes, or the captions of held-out images, in turn."""
-        recipe, ground_truth = self.recipe, None
+        recipe, reduced = self.recipe, None
         labels = tuple(range(self.data.train.classes))
         if recipe.captions and self.data.held_out.labels is not None:
             labels = tuple(self.data.held_out.labels.tolist())
         if recipe.super_resolution:
-            ground_truth = GroundTruth(self.data.held_out, self.conditioning)
+            reduced = ReducedImages(self.data.held_out, recipe.super_resolution)
         return Request(
             count,
             self.data.train.shape,
@@ -85,7 +85,7 @@ class Experiment:
             labels=labels,
             guidance=recipe.guidance,
             clip=1.0 if self.data.latents is None else LATENT_CLIP,
-            ground_truth=ground_truth,
+            low_resolution=reduced,
         )
 
 

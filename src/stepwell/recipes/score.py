@@ -15,6 +15,7 @@ from stepwell.evaluate.distances import Moments, frechet_distance
 from stepwell.evaluate.extractors import Extractor, extractor
 from stepwell.evaluate.kernel_distance import kernel_distance
 from stepwell.generate.images import generate
+from stepwell.generate.super_resolution import ReducedImages
 from stepwell.recipes.experiment import Experiment
 from stepwell.recipes.latents import psnr
 from stepwell.recipes.training import evaluation_of
@@ -53,8 +54,8 @@ def _score_images(run: Experiment, effort: Effort) -> dict[str, Any]:
     name, request = _extractor_name(run), run.request(effort.generated, batch=250, seed=effort.seed)
     if effort.steps is not None:
         request = replace(request, steps=min(effort.steps, run.process.timesteps or effort.steps))
-    network, ground_truth = extractor(name) if name else None, request.ground_truth
-    if network is None and ground_truth is None:
+    network, reduced = extractor(name) if name else None, request.low_resolution
+    if network is None and reduced is None:
         return {}
     features: list[Tensor] = []
     ratios: list[tuple[int, float, float]] = []
@@ -62,15 +63,15 @@ def _score_images(run: Experiment, effort: Effort) -> dict[str, Any]:
     for numbers, images in zip(request.batches(), batches, strict=True):
         if network is not None:
             features.append(network(images))
-        if ground_truth is not None:
-            truth, bilinear = ground_truth.pixels(numbers), ground_truth.bilinear(numbers)
+        if isinstance(reduced, ReducedImages):
+            truth, bilinear = reduced.original(numbers), reduced.bilinear(numbers)
             ratios.append((len(images), psnr(images.cpu(), truth), psnr(bilinear, truth)))
     made_by = f"{request.solver}, {request.steps} steps, guidance {request.guidance:g}"
     values: dict[str, Any] = {}
     if network is not None:
         distances = _distances(run, torch.cat(features), effort, network)
         values[f"{name}{FEATURES}"] = {"made_by": made_by, **distances}
-    if ground_truth is not None:
+    if ratios:
         own, plain = (sum(one[0] * one[place] for one in ratios) / request.count for place in (1, 2))
         values["super_resolution"] = {
             "made_by": made_by,

@@ -177,7 +177,7 @@ def _other_process(start: Start, plan: Plan) -> list[str]:
     said, ours = (getattr(one, "prediction", None) for one in (there, here))
     if said != ours:
         return [f"its network predicts {said}, ours {ours}: write process={spec}:prediction={said}"]
-    return [f"it was trained on {there!r}, and process={spec} is {here!r}: give its process"]
+    return [f"it was trained on {there}, not on process={spec}: give its process"]
 
 
 def _other_shape(start: Start, shape: Shape) -> list[str]:

@@ -94,6 +94,7 @@ def training_of(experiment: Experiment, accelerator: Accelerator) -> Training:
         network=bare,
         group=worker_group(),
         noise=recipe.noise,
+        updates=recipe.steps,
     )
     return Training(
         accelerator=accelerator,

@@ -145,9 +145,9 @@ class Run:
         lines = (line for line in records(self.path) if line["kind"] == "evaluation")
         return {line["step"]: line[key] for line in lines if line.get(key) is not None}
 
-    def metrics_bytes(self) -> int:
-        """The length of metrics.jsonl in bytes, after flushing it to disk."""
-        return self._open_metrics().length()
+    def sync_metrics(self) -> None:
+        """Wait until metrics.jsonl is on the disk."""
+        self._open_metrics().sync()
 
     def cut_metrics(self, step: int, recorded: str = "") -> None:
         """Forget what came after the checkpoint that is resumed, whose newest record was `recorded`."""

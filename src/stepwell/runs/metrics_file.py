@@ -31,10 +31,9 @@ class MetricsFile:
         self._stream.flush()
         self.newest = f"{values['kind']} {values['step']}"
 
-    def length(self) -> int:
-        """Its bytes, after they are on the disk."""
+    def sync(self) -> None:
+        """Wait until its bytes are on the disk."""
         os.fsync(self._stream.fileno())
-        return self._stream.tell()
 
     def cut(self, step: int) -> tuple[int, int]:
         """Drop what was recorded after a step and what cannot be read.

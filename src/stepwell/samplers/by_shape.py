@@ -135,12 +135,12 @@ def require_flow(process: NoiseProcess, what: str) -> None:
     """Raise Unsupported unless the process is a flow that is not shifted yet."""
     if not process.interpolates:
         raise Unsupported(
-            f"{what} is stated on a flow's share of noise, and {process!r} is no flow: use the process flow, "
+            f"{what} is stated on a flow's share of noise, and {process} is no flow: use the process flow, "
             "or a density over log-SNR such as log-normal-sigma or style-friendly."
         )
     if process.shift != 1:
         raise Unsupported(
-            f"{process!r} already shifts its timesteps by {process.shift:g}, and {what} would shift them "
+            f"{process} already shifts its timesteps by {process.shift:g}, and {what} would shift them "
             "again: build the process without its shift."
         )
 

@@ -30,6 +30,9 @@ class Wrapped(TimestepSampler):
     def __repr__(self) -> str:
         return f"{self.label}({self.sampler!r})"
 
+    def __str__(self) -> str:
+        return self.written or f"{self.label}({self.sampler})"
+
     @property
     def probe(self) -> ProbeSpec | None:
         return self.sampler.probe
@@ -60,7 +63,7 @@ def _uncorrected(sampler: TimestepSampler, outer: str) -> TimestepSampler:
     """`sampler`, unless it is `unbiased` already: changing its density afterwards would make that wrong."""
     if sampler.reference is not None:
         raise Unsupported(
-            f"{outer}({sampler!r}) would change the density after it was corrected for: "
+            f"{outer}({sampler}) would change the density after it was corrected for: "
             f"put unbiased outside, as in unbiased({outer}(...), reference)."
         )
     return sampler
@@ -277,7 +280,7 @@ def unbiased(sampler: TimestepSampler, reference: Density) -> TimestepSampler:
     missing = u[~sampler.support(u) & (reference.pdf(u) > 0)]
     if len(missing):
         raise Unsupported(
-            f"{sampler!r} never draws u from {float(missing.min()):.4f} to {float(missing.max()):.4f}, where "
+            f"{sampler} never draws u from {float(missing.min()):.4f} to {float(missing.max()):.4f}, where "
             "the objective has weight: no correction can restore that. Mix it with a floor first, "
             "mix(sampler, uniform, 0.1), or leave the objective changed (no unbiased)."
         )

@@ -142,7 +142,7 @@ class Strata(Learner):
         if signal is None:
             return {}
         if not isinstance(signal, GradientSignal):
-            raise Unsupported(f"{self!r} learns from gradients, not from {type(signal).__name__}.")
+            raise Unsupported(f"{self} learns from gradients, not from {type(signal).__name__}.")
         halves = signal.halves.detach().float()
         # A measurement that is not finite, or too large for its variance, counts as none; checking it on the
         # device costs no wait.

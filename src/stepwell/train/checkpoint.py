@@ -196,7 +196,7 @@ def _not_a_checkpoint(found: Checkpoint) -> str:
     if not isinstance(averages, list) or not all(isinstance(one, Tensor) for one in averages):
         return "its averages hold more than tensors"
     info = found.info if isinstance(found.info, dict) else {}
-    counts = [info.get(key) for key in ("step", "data_images", "metrics_bytes", "world")]
+    counts = [info.get(key) for key in ("step", "data_images", "world")]
     if not all(type(count) is int and count >= 0 for count in counts) or not _is_time(info.get("seconds")):
         return "it does not say where the run was"
     return ""

@@ -78,7 +78,7 @@ class Hooks:
     progress: Callable[[int, dict[str, Any]], None]
     track: Callable[[dict[str, Any], int], None]
     sample: Callable[[int], None]
-    """Generates a sample sheet at this step, on rank 0."""
+    """Generates a sample sheet at this step: on rank 0, or on every rank if the network is sharded."""
     say: Callable[[str], None]
 
 
@@ -229,12 +229,15 @@ class Recorder:
         self.hooks.say(f"Warning at step {self.at.step}: {message}")
 
     def save(self) -> None:
-        """Write a checkpoint: on rank 0, or on every rank its part; but for parts of its pacer's state, all
-        ranks hold the same."""
+        """Write a checkpoint: rank 0 all of it, or every rank its part if the network is sharded."""
         if self._report is not None:
             self._require(self._report, self._report.loss.isfinite() & self._report.gradient_norm.isfinite())
         with self.at.clock.paused():
+            # What only one rank's pacer knows (its own probe's images) goes into the same file.
             pacer = self.training.pacer.gathered_state_dict()
+            if self.run is not None:
+                # A checkpoint on the disk has its metrics on the disk.
+                self.run.sync_metrics()
             if self.run is not None or self.training.sharded:
                 stored = checkpoint.Checkpoint(self._tree(pacer), self._info())
                 key = self.settings.keep_best
@@ -258,7 +261,6 @@ class Recorder:
         return {
             **self._position(),
             "sampler_seconds": self.training.pacer.seconds,
-            "metrics_bytes": 0 if self.run is None else self.run.metrics_bytes(),
             "recorded": "" if self.run is None else self.run.recorded,
             "recipe": {} if self.run is None else self.run.recipe,
             "world": self.training.accelerator.num_processes,

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from stepwell.core.density import centres
-from stepwell.core.probe import GradientSpec
 from stepwell.pacer import Pacer
 
 PATIENCE = 3
@@ -85,17 +84,18 @@ def stayed_at_reference(pacer: Pacer, steps: int) -> str:
     Empty if it moved, or if its forecast says that there is nothing to win.
     """
     sampler = pacer.sampler
+    if not sampler.learns:
+        return ""
     reference = sampler.reference or pacer.process.reference
     u = centres(256).float()
     moved = (sampler.density(u) - reference.pdf(u)).abs().max() > STAYED * reference.pdf(u).max()
-    if not sampler.learns or moved or pacer.forecast().nothing_to_win:
+    if moved or pacer.forecast().nothing_to_win:
         return ""
-    spec, advice = sampler.probe, "Train longer."
-    if isinstance(spec, GradientSpec):
-        first_round = max(1, spec.every_steps // 4) * spec.strata * spec.fast_rounds
+    advice = "Train longer."
+    if pacer.first_round is not None:
         advice = (
-            f"It measures all of time once in its first {first_round} steps, and later at small batches: "
-            "train longer, or give every_steps= or fewer strata=."
+            f"It has measured all of time once after {pacer.first_round} steps: train longer, or give fewer "
+            "strata=."
         )
     return (
         f"all {steps} steps were drawn like the reference: the sampler had not learned enough to draw "

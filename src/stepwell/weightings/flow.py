@@ -52,7 +52,7 @@ def _share_of_noise(name: str, process: NoiseProcess, u: PerExample) -> PerExamp
     """sigma [B] in [0, 1]."""
     if not process.interpolates:
         raise Unsupported(
-            f"{name} is a function of a flow's share of noise, which {process!r} does not have: use it with "
+            f"{name} is a function of a flow's share of noise, which {process} does not have: use it with "
             "process flow, or a weighting of the SNR (min-snr, p2, ...) here."
         )
     return process.scales(u)[1]

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from stepwell.cli import chart
 from stepwell.cli.analyze.run_or_workload import add_arguments, moments, plan_of
-from stepwell.cli.options import SPEC, add_command, add_save, output, require_extra, whole
+from stepwell.cli.columns import table
+from stepwell.cli.options import SPEC, add_command, add_save, begin, output, whole
 from stepwell.cli.progress import measuring
 from stepwell.compare.report import COLOURS
 from stepwell.core.errors import StepwellError
@@ -78,7 +79,7 @@ def register(analyses: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Load or train, continue training while measuring, print."""
-    require_extra()
+    begin(f"approximation on {options.what}")
     chart.check_save(options.save)
     from stepwell.analyze.approximation import Measured, Split, approximation, decreases, require_target
 
@@ -114,10 +115,12 @@ def _report(result: Approximation) -> str:
         f"{split.repeats} times.",
     ]
     for title, measure in _MEASURES.items():
-        lines += ["", title, _cells("|S|", *_SELECTIONS)]
+        rows = [["|S|", *_SELECTIONS]]
         for size in (size for size in _SHOWN if size in result.sizes):
-            cells = [_range(measure(result.of(selection, size))) for selection in _SELECTIONS]
-            lines += [_cells(str(size), *cells)]
+            rows.append(
+                [str(size), *(_range(measure(result.of(selection, size))) for selection in _SELECTIONS)]
+            )
+        lines += ["", title, *table(rows, right=True)]
     lines += ["", *(f"  {name:8} {meaning}" for name, meaning in _SELECTIONS.items()), ""]
     size = min(_PAPERS, max(result.sizes))
     correlations = {name: _range(result.of(name, size).correlation) for name in _SELECTIONS}
@@ -128,10 +131,6 @@ def _report(result: Approximation) -> str:
         f"where the decrease varies most. The paper's choices, in unit time: {times}.",
     ]
     return "\n".join(lines)
-
-
-def _cells(first: str, *cells: str) -> str:
-    return f"{first:>4}" + "".join(f"{cell:>24}" for cell in cells)
 
 
 def _range(estimate: Estimate | None) -> str:

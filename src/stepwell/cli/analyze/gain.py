@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from stepwell.cli import chart
 from stepwell.cli.analyze.run_or_workload import add_arguments, add_effort, effort_of, last_moment
-from stepwell.cli.options import SPEC, add_command, output, require_extra
+from stepwell.cli.columns import labelled
+from stepwell.cli.options import SPEC, add_command, begin, output
 from stepwell.cli.progress import measuring
+from stepwell.runs.metrics import loss
 
 if TYPE_CHECKING:
     from stepwell.analyze.gain import Gain
@@ -49,7 +51,7 @@ def register(analyses: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Load or train, measure, print."""
-    require_extra()
+    begin(f"gain of {options.what}")
     from stepwell.analyze.gain import gain
     from stepwell.analyze.gradient_rounds import gradient_rounds
     from stepwell.catalogue import build
@@ -63,11 +65,11 @@ def run(options: argparse.Namespace) -> None:
     with nullcontext() if options.raw else training.ema.in_place():
         rounds = gradient_rounds(training, experiment.data.train, effort, weighting, measuring)
         result = gain(rounds, recipe.batch * recipe.accumulate)
-    objective = options.weighting or str(experiment.plan.method.weighting)
+    objective = loss(options.weighting or str(experiment.plan.method.weighting)).name()
     gradients = effort.rounds * effort.strata * 2 * effort.images
     metric = "Adam's metric" if result.metric == "adam" else "the plain metric"
     lines = [
-        f"{moment.title(options.what)}, after {steps} steps; objective {objective}",
+        f"{moment.title(options.what)}, after {steps} steps; {objective}",
         f"{gradients:,} gradients of the {weights} weights in {metric}, {time.monotonic() - started:.0f} s",
         "",
     ]
@@ -104,7 +106,8 @@ def _report(gain: Gain, last: str) -> str:
     }
     title = "standard deviation of one example's gradient (mean = 1)"
     lines = [chart.bars(title, gain.spread, gain.borders, last), ""]
-    lines += [f"  {name:32} {estimate.text('.3g')} {meaning}" for name, (estimate, meaning) in rows.items()]
+    for name, (estimate, meaning) in rows.items():
+        lines += [labelled(f"  {name:32} ", f"{estimate.text('.3g')} {meaning}")]
     ratio, images, noise = gain.ratio, gain.images_ratio, gain.noise_share.value
     lines += [
         "",

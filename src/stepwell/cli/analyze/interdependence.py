@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from stepwell.cli import chart
 from stepwell.cli.analyze.run_or_workload import add_arguments, add_effort, effort_of, last_moment
-from stepwell.cli.options import add_command, add_save, output, require_extra, whole
+from stepwell.cli.columns import table
+from stepwell.cli.options import add_command, add_save, begin, output, whole
 from stepwell.cli.progress import measuring
 from stepwell.core.errors import StepwellError
 
@@ -66,7 +67,7 @@ def register(analyses: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Load or train, train on each range, compare gradients, print."""
-    require_extra()
+    begin(f"interdependence of {options.what}")
     chart.check_save(options.save)
     from stepwell.analyze.gradient_rounds import gradient_rounds
     from stepwell.analyze.interdependence import Continuation, Interdependence, alignments, transfer
@@ -134,13 +135,11 @@ def _changes(transfer: Transfer) -> list[str]:
     bands = len(transfer.before)
     groups = [slice(k * bands // _COLUMNS, (k + 1) * bands // _COLUMNS) for k in range(_COLUMNS)]
     groups = groups if bands > _COLUMNS else [slice(k, k + 1) for k in range(bands)]
-    lines = [
-        f"{'trained on':>12}" + "".join(f"{f'{transfer.borders[group.start]:.2f}-':>7}" for group in groups)
-    ]
+    rows = [["trained on", *(f"{transfer.borders[group.start]:.2f}-" for group in groups)]]
     for (low, high), row in zip(transfer.ranges, transfer.change, strict=True):
         cells = [100 * sum(row[group]) / sum(transfer.before[group]) for group in groups]
-        lines.append(f"{f'{low:.2f}-{high:.2f}':>12}" + "".join(f"{cell:>+7.1f}" for cell in cells))
-    return lines
+        rows.append([f"{low:.2f}-{high:.2f}", *(f"{cell:+.1f}" for cell in cells)])
+    return table(rows, right=True)
 
 
 def _counted(transfer: Transfer) -> str:

@@ -8,7 +8,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from stepwell.cli.analyze.run_or_workload import add_arguments, plan_of
-from stepwell.cli.options import add_command, output, require_extra, whole, whole_numbers
+from stepwell.cli.columns import table
+from stepwell.cli.options import add_command, begin, output, whole, whole_numbers
 from stepwell.cli.progress import measuring
 from stepwell.core.errors import StepwellError
 
@@ -53,7 +54,7 @@ def register(analyses: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Build, time, print."""
-    require_extra()
+    begin(f"cost of {options.what}")
     from stepwell.core import require
 
     require.count("rounds", options.rounds)
@@ -127,16 +128,16 @@ def _published(plan: Plan, batch: int) -> dict[str, float]:
 def _report(costs: Sequence[StepCost], counts: dict[int, dict[str, float]]) -> str:
     from stepwell.analyze.step_cost import published_forwards, published_ratio
 
-    width = max(len(each.method) for each in costs) + 2
-    lines = [_cells(width, "method", "batch", "step", "95 % interval", "with probe", "every", "counted")]
+    rows = [["method", "batch", "step", "95 % interval", "with probe", "every", "counted"]]
     for each in costs:
         ratio = each.ratio
         interval = f"{ratio.low:.3f} to {ratio.high:.3f}"
         measures = [f"{each.due_ratio:.2f}x", str(each.every_steps)] if each.every_steps > 1 else ["-", "-"]
         cells = [str(each.batch), f"{ratio.value:.3f}x", interval, *measures, f"{each.counted:.3f}x"]
-        lines += [_cells(width, each.method, *cells)]
+        rows.append([each.method, *cells])
     subset, timesteps, batch, _ = PAPER
-    lines += [
+    lines = [
+        *table(rows, right=True),
         "",
         "All relative to a step of uniform. Counted: by the probe's forward passes; a training step is four.",
         "Kim et al. count 2|S| + 2T/B passes per policy step, and their policy network like the denoiser:",
@@ -146,9 +147,3 @@ def _report(costs: Sequence[StepCost], counts: dict[int, dict[str, float]]) -> s
     for size, each_count in counts.items():
         lines += [f"  here, batch {size}: {each_count['forwards']:.1f} passes, {each_count['ratio']:.2f}x"]
     return "\n".join(lines)
-
-
-def _cells(first_width: int, first: str, *cells: str) -> str:
-    widths = (7, 10, 18, 12, 7, 10)
-    rest = "".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
-    return f"{first:{max(first_width, 8)}}{rest}"

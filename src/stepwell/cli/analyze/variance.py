@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from stepwell.cli import chart
 from stepwell.cli.analyze.run_or_workload import add_arguments, add_effort, effort_of, moments
-from stepwell.cli.options import add_command, add_save, number, output, require_extra, whole_numbers
+from stepwell.cli.columns import table
+from stepwell.cli.options import add_command, add_save, begin, number, output, whole_numbers
 from stepwell.cli.progress import measuring
 from stepwell.core.errors import StepwellError
 
@@ -62,7 +63,7 @@ def register(analyses: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Load or train, measure at every moment, print."""
-    require_extra()
+    begin(f"variance of {options.what}")
     chart.check_save(options.save)
     from stepwell.analyze.gradient_rounds import gradient_rounds
     from stepwell.analyze.variance import variance
@@ -95,25 +96,19 @@ def _report(by_step: dict[int, Variance], last: str) -> str:
             heights = [max(each.value, 0.0) for each in values]
             lines += ["", chart.bars(f"{_title(name, newest)}: {what}", heights, newest.borders, last)]
     lines += ["", *(f"No {name}: {why}" for name, why in newest.missing.items())]
-    lines += [_cells("steps", "objective", "variance", "largest", "at", "over least", "loss")]
-    for step, each in by_step.items():
-        lines += [_row(step, name, each) for name in each.curves]
-    return "\n".join(lines)
+    rows = [["steps", "objective", "variance", "largest", "at", "over least", "loss"]]
+    rows += [_row(step, name, each) for step, each in by_step.items() for name in each.curves]
+    return "\n".join([*lines, *table(rows, right=True)])
 
 
-def _row(steps: int, name: str, variance: Variance) -> str:
+def _row(steps: int, name: str, variance: Variance) -> list[str]:
     curve = variance.curves[name]
     values = [each.value for each in curve.variance]
     top = values.index(max(values))
     place = f"{variance.borders[top]:.2f}-{variance.borders[top + 1]:.2f}"
     over = f"{max(values) / min(values):.3g}x" if min(values) > 0 else "-"
     numbers = [f"{number:.3g}" for number in (_mean(curve.variance), max(values), _mean(curve.loss))]
-    return _cells(str(steps), name, *numbers[:2], place, over, numbers[2])
-
-
-def _cells(*words: str) -> str:
-    widths = (8, 11, 11, 11, 11, 12, 11)
-    return "".join(f"{word:>{width}}" for word, width in zip(words, widths, strict=True))
+    return [str(steps), name, *numbers[:2], place, over, numbers[2]]
 
 
 def _mean(values: Sequence[Estimate]) -> float:

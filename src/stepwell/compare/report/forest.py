@@ -16,6 +16,8 @@ _NEAREST = 1.05
 """The edges are at least this factor away from 1, so that small differences look small."""
 _STEPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _MOST_TICKS = 7
+_WIDE = 6.0
+"""From such a ratio of its ends on, an axis counts in doublings."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,8 @@ class Scale:
 
     def ticks(self) -> list[float]:
         """Round ratios, 1 among them."""
+        if self.high / self.low > _WIDE:
+            return [tick for tick in (0.25, 0.5, 1.0, 2.0, 4.0) if self.low <= tick <= self.high]
         for step in _STEPS:
             first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
             if last - first < _MOST_TICKS:
@@ -83,10 +87,10 @@ def verdict_of(ratio: Ratio | None) -> str:
     return "better" if ratio.lower else "worse" if ratio.higher else "undecided"
 
 
-def picture(answer: Answer, titled: bool) -> str:
-    """The answer as a table for screen readers and a picture for eyes, one row a method."""
+def picture(answer: Answer, titled: bool, height: int = 30) -> str:
+    """The answer as a table for screen readers and a picture for eyes, one row a method, `height` pixels."""
     scale = Scale.of(row.ratio for row in answer.rows if row.ratio is not None)
-    rows = "".join(_row(row, scale) for row in answer.rows)
+    rows = "".join(_row(row, scale, height) for row in answer.rows)
     title = f"<b>{escape(answer.name)}</b> " if titled else ""
     return (
         f'<div class="forest"><table class="answer"><caption>{title}{escape(answer.measure)}, '
@@ -97,7 +101,7 @@ def picture(answer: Answer, titled: bool) -> str:
     )
 
 
-def _row(row: AnswerRow, scale: Scale) -> str:
+def _row(row: AnswerRow, scale: Scale, height: int) -> str:
     word = verdict_of(row.ratio)
     kind = word if word in ("better", "worse") else "undecided"
     drawn = row.ratio is not None or row.note == "baseline"
@@ -106,7 +110,7 @@ def _row(row: AnswerRow, scale: Scale) -> str:
     if row.ratio is not None:
         value = f"<b>{row.ratio.mean:.2f}</b> {row.ratio.interval}" if word else escape(str(row.ratio))
     said = f' <span class="word">{word}</span>' if word else ""
-    picture = bar(row.ratio, scale, 30, 6) if drawn else ""
+    picture = bar(row.ratio, scale, height, height / 5) if drawn else ""
     return (
         f'<tr class="{kind}"><th scope="row">{escape(row.method)}{note}</th>'
         f"<td>{line_at_one(scale)}{picture}</td><td>{value}{said}</td></tr>"
