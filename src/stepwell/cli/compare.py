@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepwell.cli import columns
 from stepwell.cli.launcher import LOCAL, SLURM, add_launcher, job_of, require_no_job, require_submitit
-from stepwell.cli.options import add_command, add_json, path_of, require_extra, whole
+from stepwell.cli.options import add_command, add_json, begin, path_of, whole
 from stepwell.core.errors import StepwellError
 from stepwell.core.reading import place
 from stepwell.runs.io import finite
@@ -66,7 +66,7 @@ def register(verbs: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Load the study, run what is missing, print the summary."""
-    require_extra()
+    begin(f"comparing {options.study}")
     from stepwell.compare.run_study import Workspace
     from stepwell.compare.study import load_study
 

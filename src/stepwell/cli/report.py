@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepwell.cli.columns import folded, labelled
-from stepwell.cli.options import add_command, check_picture, path_of
+from stepwell.cli.options import add_command, check_picture, path_of, sign_of_life
 from stepwell.core.errors import StepwellError
 from stepwell.runs.io import write_atomic
 
@@ -32,6 +32,7 @@ def register(verbs: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Summarise, render, write."""
+    sign_of_life(f"reading {', '.join(map(str, options.directories))}")
     from stepwell.compare.summary import summarise
 
     if options.grids is not None:
