@@ -17,7 +17,7 @@ test: $(READY)  ## every package, in less than five minutes on two cores
 	$(PYTEST)
 
 test-all: $(READY)  ## all of `make test`, and processes, torchrun, a browser, documents, kills: what CI runs
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow" --durations 15
 
 test-slow: $(READY)  ## nightly: ten seeds, two hundred kills, long trainings on bad losses
 	$(BIN)/python -m pytest -m slow -s

@@ -51,6 +51,6 @@ def _notes(cut: Sequence[str], encoder: TextEncoder) -> list[str]:
         return []
     tokens = encoder.shape.tokens
     return [
-        f"{len(cut)} texts are longer than the {tokens} tokens that {encoder.name} reads, and were cut, such "
-        f"as: {shortened(cut[0], 80)}"
+        f"cut to the {tokens} tokens that {encoder.name} reads: {shortened(cut[0], 80)}"
+        + (f" and {len(cut) - 1} more" if len(cut) > 1 else "")
     ]
