@@ -113,7 +113,7 @@ def test_a_long_prompt_is_cut_with_a_notice(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     brightness(home / "run", tmp_path / "long.npz", "a dark one " * 9)
-    assert f"longer than the {TOKENS} tokens" in capsys.readouterr().out
+    assert f"cut to the {TOKENS} tokens" in capsys.readouterr().out
 
 
 def test_no_caption_is_the_empty_text(home: Path) -> None:
