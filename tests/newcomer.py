@@ -60,7 +60,7 @@ def watched(words: list[str], out: Path) -> tuple[Told, str]:
             watching.terminate()
 
 
-def first_hour(photos: Path, out: Path, more: list[str]) -> dict[str, Told]:
+def first_hour(photos: Path, out: Path, more: list[str], seeds: int = 3) -> dict[str, Told]:
     """Look at the data, train, watch, generate, evaluate, compare, report, export, fine-tune by LoRA."""
     out.mkdir(parents=True, exist_ok=True)
     run, study, tuned = out / "first", out / "study", out / "tuned"
@@ -72,7 +72,7 @@ def first_hour(photos: Path, out: Path, more: list[str]) -> dict[str, Told]:
     told["generate"] = tell(["generate", str(run), "-n", "16", "--out", str(out / "images.png")])
     told["evaluate"] = tell(["evaluate", str(run), "-n", "16"])
     told["gain"] = tell(["analyze", "gain", str(run)])
-    compare = ["compare", "images", *data, "methods=uniform,auto", "seeds=2", f"out={study}"]
+    compare = ["compare", "images", *data, "methods=uniform,auto", f"seeds={seeds}", f"out={study}"]
     told["compare"] = tell([*compare, "--report", str(out / "study.html")])
     told["report"] = tell(["report", str(run), "--out", str(out / "run.html")])
     told["export"] = tell(["export", str(run), "--out", str(out / "pipeline")])

@@ -34,6 +34,7 @@ FORBIDDEN = {
     "compare/trials.py": "submitit",
     "recipes/run.py": "lightning",
     "models/dit.py": "transformers",
+    "data/hub.py": "huggingface_hub",
     "evaluate/distances.py": "scipy",
     "unlisted.py": "stepwell.cli.main",  # a module without a layer
 }

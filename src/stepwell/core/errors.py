@@ -61,9 +61,10 @@ def shortened(text: str, most: int = 300) -> str:
     return text if len(text) <= most else f"{text[:most]}... ({len(text):,} characters)"
 
 
-def unknown(kind: str, name: object, known: Iterable[str]) -> UnknownName:
-    """An UnknownName whose message has the nearest known name and all of them."""
+def unknown(kind: str, name: object, known: Iterable[str], listed_by: str = "") -> UnknownName:
+    """An UnknownName whose message has the nearest known name and all of them, or the command that does."""
     names = sorted(known)
     near = difflib.get_close_matches(str(name)[:_QUOTED].lower(), names, n=1, cutoff=0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    return UnknownName(f"{quoted(name)} is not a known {kind}.{hint} Known: {', '.join(names)}.")
+    rest = f"`{listed_by}` lists them all." if listed_by else f"Known: {', '.join(names)}."
+    return UnknownName(f"{quoted(name)} is not a known {kind}.{hint} {rest}")

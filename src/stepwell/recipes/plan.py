@@ -94,7 +94,8 @@ def resolve(
     for word, value in settings.items():
         name = SPELLINGS.get(word, word)
         if name not in SETTINGS:
-            mistakes.append(str(unknown("setting", name, (*SETTINGS, *SPELLINGS))))
+            names = (*SETTINGS, *SPELLINGS)
+            mistakes.append(str(unknown("setting", name, names, "stepwell train images --settings")))
             continue
         value, mistake = SETTINGS[name].typed(value)
         if mistake:
