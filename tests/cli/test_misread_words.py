@@ -42,6 +42,9 @@ def test_a_folder_is_called_as_it_is_written(name: str, capsys: pytest.CaptureFi
         ),
         (("show", "beta", "alpha=1e308"), "no density that floats can hold"),
         (("show", "uniform", "name=3"), "is not a known parameter"),
+        (("show", ""), "nothing is named"),
+        (("show", "uniform", "-p", "vp:beta_max=9223372036854775807"), "beta_max must lie between"),
+        (("show", "uniform", "-p", "flow:shift=18446744073709551616"), "shift must lie between"),
         (("data", "show", "~nosuchuser"), "there is no such user"),
         (("data", "show", "a" * 300), "File name too long"),
     ],
@@ -126,3 +129,9 @@ def test_sizes_are_looked_at_before_anything_is_inflated(tmp_path: Path) -> None
     pictures(tmp_path / "photos")
     Image.new("1", (12_000, 12_000)).save(tmp_path / "photos" / "large.png")
     assert "large.png (more than 80 million pixels" in load(str(tmp_path / "photos")).notes[0]
+
+
+def test_a_pipe_is_no_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "log.csv")
+    assert main(["fit", str(tmp_path / "log.csv")]) == 2
+    assert "is a pipe or a device" in capsys.readouterr().err

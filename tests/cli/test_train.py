@@ -13,6 +13,7 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from stepwell.cli.main import main
+from stepwell.cli.train import _ending
 from stepwell.recipes.method import parse_method
 
 SMALL = ["model=micro", "steps=4", "batch=8", "evaluate_every=2", "evaluate_images=4", "bands=4",
@@ -36,6 +37,14 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 def test_train_ends_by_saying_where_to_look(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "fashion16", *SMALL, f"out={run}", "method=min-snr"]) == 0
     assert f"{run}: 4 steps" in capsys.readouterr().out
+
+
+def test_an_evaluation_that_was_not_finite_is_left_out_of_the_ending(tmp_path: Path) -> None:
+    lines = [
+        {"kind": "evaluation", "step": step, "objective/simple": loss} for step, loss in ((2, 0.5), (4, None))
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert "Held-out simple loss 0.5000 (EMA weights), its lowest." in list(_ending(tmp_path, 4, 1.0))
 
 
 def test_dry_run_prints_recipe_and_cost_and_trains_nothing(

@@ -17,6 +17,7 @@ from stepwell.catalogue.spec import Spec
 from stepwell.core.density import centres
 from stepwell.core.errors import StepwellError
 from stepwell.core.process import NoiseProcess
+from stepwell.core.reading import regular_file
 from stepwell.core.sampler import TimestepSampler, pmf
 from stepwell.runs.directory import METRICS, records
 from stepwell.weightings import LearnedWeighting, Weighting
@@ -135,6 +136,8 @@ def of_method(name: str, sampler: TimestepSampler, weighting: Weighting, process
 def of_run(name: str, path: Path, sampler: TimestepSampler, process: NoiseProcess) -> Densities:
     """A method's densities as a run recorded them at its evaluations (sampler and process of its recipe)."""
     moments: list[Moment] = []
+    if (path / METRICS).exists():
+        regular_file(path / METRICS)
     try:
         for record in records(path):
             if record.get("kind") == "evaluation" and "density" in record:

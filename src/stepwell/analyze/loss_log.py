@@ -16,6 +16,7 @@ from torch import Tensor
 from stepwell.core import require
 from stepwell.core.errors import InvalidParameter
 from stepwell.core.process import NoiseProcess
+from stepwell.core.reading import regular_file
 
 TIMES = ("timestep", "timesteps", "t", "time", "sigma", "sigmas", "u")
 LOSSES = ("loss", "losses", "mse", "mse_loss", "train_loss", "train/loss", "loss/current", "loss/train")
@@ -63,7 +64,7 @@ def read_log(
 
 def _rows(path: Path) -> Rows:
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = regular_file(path).read_text(encoding="utf-8-sig")
     except OSError as error:
         raise InvalidParameter(f"{path} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError:

@@ -64,6 +64,8 @@ def run(options: argparse.Namespace) -> None:
         if name in workload_files():
             return
     named = [one for group in _grouped(options.what) for one in _at_shapes(*group, options.shape)]
+    if not named:
+        raise InvalidParameter("nothing is named: write stepwell show NAME, as `stepwell ls` prints it.")
     if options.shape and not any("shape" in parameters for _, parameters in named):
         raise InvalidParameter(
             f"--shape: none of {', '.join(name for name, _ in named)} depends on the shape."

@@ -33,10 +33,10 @@ def add_timestep_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-f", "--format", metavar="FORMAT", help=f"one of {names}")
     parser.add_argument("-o", "--out", type=path_of, metavar="FILE", help="write the format to a file")
     parser.add_argument(
-        "--steps", type=whole(10_000_000), default=1000, help="optimizer steps that a list is for (1000)"
+        "--steps", type=whole(10_000_000, 1), default=1000, help="optimizer steps that a list is for (1000)"
     )
     parser.add_argument(
-        "--batch", type=whole(65_536), default=1, help="timesteps of each step, spread evenly (1)"
+        "--batch", type=whole(65_536, 1), default=1, help="timesteps of each step, spread evenly (1)"
     )
     parser.add_argument("--seed", type=whole(least=0), default=0, help="of the list's order (0)")
     parser.add_argument(

@@ -155,7 +155,9 @@ def _ending(out: Path, step: int, seconds: float) -> Iterator[str]:
 
     yield f"{out}: {step} steps, {seconds:.0f} training seconds."
     simple = loss("simple")
-    losses = {r["step"]: r[simple.key] for r in records(out) if r["kind"] == "evaluation"}
+    evaluations = [record for record in records(out) if record["kind"] == "evaluation"]
+    # A loss that was not finite is recorded as null.
+    losses = {r["step"]: r[simple.key] for r in evaluations if r.get(simple.key) is not None}
     if losses:
         best = min(losses, key=losses.__getitem__)
         lowest = "its lowest" if best == max(losses) else f"the lowest was {losses[best]:.4f} at step {best}"

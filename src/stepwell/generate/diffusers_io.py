@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from torch import Tensor
 
 from stepwell.core.errors import StepwellError
 from stepwell.core.process import NoiseProcess
+from stepwell.core.reading import Unreadable, object_of
 from stepwell.processes.scheduler import process_from
 
 _WEIGHTS = "diffusion_pytorch_model.safetensors"
@@ -94,9 +94,6 @@ def process_in(folder: Path) -> NoiseProcess:
 
 def _object(path: Path) -> dict[str, Any]:
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise BadPipeline(f"{path} cannot be read ({error}): export the folder again.") from error
-    if not isinstance(values, dict):
-        raise BadPipeline(f"{path} is not a JSON object: export the folder again.")
-    return values
+        return object_of(path)
+    except Unreadable as error:
+        raise BadPipeline(f"{error} Export the folder again.") from error

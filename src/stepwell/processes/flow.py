@@ -14,6 +14,8 @@ from stepwell.core.tensors import PerExample, precise
 
 PREDICTIONS = ("velocity", "eps", "x0")
 REFERENCES = ("uniform", "logit-normal")
+LARGEST_SHIFT = 1e6
+"""Beyond it, nearly all of unit time is one time of the path, and float32 cannot tell the rest apart."""
 _LEAST_TIME = 2**-24
 _LARGEST_SIGMA = 80.0
 """Where generation begins if the network predicts eps, which says nothing about x0 without any signal."""
@@ -37,7 +39,7 @@ class FlowProcess(NoiseProcess):
         reference: str = "uniform",
     ) -> None:
         self.prediction = prediction_name(prediction, PREDICTIONS)
-        self.shift = require.positive("shift", shift)
+        self.shift = require.between("shift", require.positive("shift", shift), 0, LARGEST_SHIFT)
         self.timesteps = (
             None if timesteps is None else require.count("timesteps", timesteps, most=require.MOST_BINS)
         )

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from stepwell.catalogue.build import as_process
 from stepwell.core.digest import weights_digest
-from stepwell.core.errors import StepwellError
+from stepwell.core.errors import StepwellError, shortened
 from stepwell.core.process import NoiseProcess, agree
 from stepwell.models.denoiser import Denoiser
 from stepwell.models.hub import folder_of
@@ -211,7 +211,9 @@ def _other_config(start: Start, denoiser: Denoiser) -> list[str]:
     ]
     if not differing:
         return []
-    return [f"another network ({'; '.join(differing)}): leave model= out, or name the one that it is"]
+    return [
+        f"another network ({shortened('; '.join(differing))}): leave model= out, or name the one that it is"
+    ]
 
 
 def _listed(value: Any) -> Any:

@@ -51,7 +51,7 @@ def register(analyses: Any) -> None:
         "--ranges", type=whole(1000), default=5, metavar="N", help="equal ranges of time to train on (5)"
     )
     parser.add_argument("--range", action="append", metavar="LOW,HIGH", help="train on this range of time")
-    parser.add_argument("--steps", type=whole(), default=50, help="training steps on each range (50)")
+    parser.add_argument("--steps", type=whole(100_000), default=50, help="training steps on each range (50)")
     parser.add_argument(
         "--repeats", type=whole(1000), default=3, help="repeats for the intervals, at least 3 (3)"
     )
