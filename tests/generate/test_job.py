@@ -179,10 +179,10 @@ def peak_kilobytes(count: int, out: Path) -> int:
 
 
 def growth_kilobytes(name: str, folder: Path) -> int:
-    """How much more memory 700 more images need."""
+    """How much more memory 1,500 more images need."""
     peak_kilobytes(25, folder / "first" / name)
     few = peak_kilobytes(50, folder / "few" / name)
-    return peak_kilobytes(750, folder / "many" / name) - few
+    return peak_kilobytes(1550, folder / "many" / name) - few
 
 
 @pytest.fixture(scope="module")
@@ -199,5 +199,5 @@ def test_memory_does_not_grow_with_the_number_of_images(
     name: str, tmp_path: Path, fresh: ProcessPoolExecutor
 ) -> None:
     growth = fresh.submit(growth_kilobytes, name, tmp_path).result()
-    # 700 more images are 19 MB of pixels; the allocator's own ups and downs are some 5 MB. A sheet is held.
-    assert (growth < 12_000) == (name != "sheet.png")
+    # 1,500 more images are 41 MB of pixels; the allocator's ups and downs are 5 to 14 MB. A sheet is held.
+    assert (growth < 25_000) == (name != "sheet.png")
