@@ -64,7 +64,9 @@ def read_log(
 
 def _rows(path: Path) -> Rows:
     try:
-        text = regular_file(path).read_text(encoding="utf-8-sig")
+        if path.exists():
+            regular_file(path)
+        text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise InvalidParameter(f"{path} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError:
