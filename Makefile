@@ -13,7 +13,7 @@ demo: $(READY)  ## train four methods three times each, and make a page of what 
 # A file's tests stay on one worker, so that what they share is trained once.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder
 
-test: $(READY)  ## every package, in less than five minutes on two cores
+test: $(READY)  ## every package, in some minutes on two cores
 	$(PYTEST)
 
 test-all: $(READY)  ## all of `make test`, and processes, torchrun, a browser, documents, kills: what CI runs
