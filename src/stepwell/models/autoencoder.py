@@ -17,24 +17,13 @@ from torch import Tensor, nn
 from stepwell.core.digest import weights_digest
 from stepwell.core.errors import StepwellError
 from stepwell.core.reading import place
+from stepwell.models.hub import HUB, REFUSED
 from stepwell.models.tiny_autoencoder import TinyAutoencoder, from_weights
 
-HUB = "hub:"
 _CLASSES = ("AutoencoderKL", "AutoencoderTiny", "VQModel")
 _PARTS = ("vae", "vqvae", "movq")
 """Where pipelines of diffusers keep their autoencoder."""
 _DECODED_AT_ONCE = 16
-_REFUSED = (
-    OSError,
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-    SafetensorError,
-)
-"""What diffusers and torch raise for a network whose configuration makes no sense."""
 
 
 class BadAutoencoder(StepwellError, ValueError):
@@ -169,7 +158,7 @@ def _of_diffusers(name: str, source: str, more: dict[str, str]) -> Autoencoder:
         network, report = getattr(diffusers, kind).from_pretrained(
             source, torch_dtype=torch.float32, output_loading_info=True, **more
         )
-    except _REFUSED as error:
+    except REFUSED as error:
         raise _not_loaded("weights of", name, error) from error
     # diffusers only warns about these, and leaves them random.
     lost = [*report["missing_keys"], *report["mismatched_keys"]]

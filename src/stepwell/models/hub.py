@@ -5,10 +5,24 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 from stepwell.core.errors import StepwellError, quoted
 from stepwell.core.reading import place
 
 HUB = "hub:"
+REFUSED = (
+    OSError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    NameError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    SafetensorError,
+)
+"""What diffusers, transformers and torch raise for folders that make no sense."""
 _PARTS = ("unet/", "transformer/", "scheduler/", "text_encoder/", "tokenizer/")
 _FILES = ("*.json", "merges.txt", "vocab.txt", "model.safetensors", "diffusion_pytorch_model.safetensors")
 """Other files of a repository may be the same weights again, in other formats."""

@@ -12,12 +12,11 @@ from torch import Tensor, nn
 from stepwell.core.errors import StepwellError, Unsupported
 from stepwell.core.tensors import PerExample
 from stepwell.models.denoiser import Denoiser, NetworkSpec
+from stepwell.models.hub import REFUSED
 from stepwell.models.text_unet import TextUNet
 
 PLAIN = (UNet2DModel, UNet2DConditionModel, DiTTransformer2DModel)
 """The classes of diffusers whose folders can be started from and written."""
-_REFUSED = (ArithmeticError, AttributeError, LookupError, NameError, RuntimeError, TypeError, ValueError)
-"""What diffusers and torch raise for a configuration that makes no sense."""
 _MORE_THAN_TEXT = ("addition_embed_type", "encoder_hid_dim_type", "encoder_hid_dim", "class_embed_type")
 """Settings of U-Nets that want inputs which no data here have: SDXL's sizes, images, embedded classes."""
 
@@ -51,7 +50,7 @@ def denoiser(config: Mapping[str, Any], spec: NetworkSpec, label_dropout: float 
     settings = {name: value for name, value in config.items() if not name.startswith("_")}
     try:
         network = _KINDS[kind].from_config({**settings, "dropout": spec.dropout})
-    except _REFUSED as error:
+    except REFUSED as error:
         said = (str(error) or type(error).__name__).splitlines()[0]
         raise BadNetwork(
             f"the config.json of this {kind} makes no network ({said}): save it again."

@@ -18,7 +18,7 @@ from stepwell.core.errors import StepwellError
 from stepwell.core.ranks import meet, worker_group
 from stepwell.core.reading import object_of
 from stepwell.models.denoiser import TextShape
-from stepwell.models.hub import folder_of
+from stepwell.models.hub import REFUSED, folder_of
 from stepwell.runs.io import replacing
 
 _MODEL_TYPES = ("clip_text_model", "clip")
@@ -32,17 +32,6 @@ _TOKENIZER_FILES = (
     "added_tokens.json",
 )
 _AT_ONCE = 64
-_REFUSED = (
-    OSError,
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-    SafetensorError,
-)
-"""What transformers and torch raise for folders that make no sense."""
 
 
 class BadTextEncoder(StepwellError, ValueError):
@@ -138,7 +127,7 @@ class TextEncoder:
             loaded: Any = models.from_pretrained(
                 self.model, local_files_only=True, use_safetensors=True, output_loading_info=True
             )
-        except _REFUSED as error:
+        except REFUSED as error:
             said = " ".join(str(error).split())[:200]
             raise BadTextEncoder(f"the text encoder {self.name} cannot be loaded ({said}).") from error
         model, report = loaded
