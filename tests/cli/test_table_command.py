@@ -62,6 +62,7 @@ def test_a_trainer_without_lists_gets_its_nearest_setting(capsys: pytest.Capture
         (("flux", "--shape", "16"), "have no tokens in patches of 2"),
         (("uniform", "--shape", "16,64,64"), "does not depend on the shape"),
         (("logit-normal", "shift=3", "-p", "linear"), "is for flows"),
+        (("beta:alpha=2", "alpha=3"), "beta got 'alpha' twice"),
         (("uniform", "-o", "/no/such/folder/x"), "there is no folder"),
         (("uniform", "--format", "kohya"), "DDPM's timesteps"),
     ],

@@ -165,3 +165,9 @@ def test_without_the_baseline_the_reference_is_compared_with() -> None:
     assert Study().baseline_among(["auto", "uniform"]) == "uniform"
     assert Study().baseline_among(["auto", "reference"]) == "reference"
     assert Study().baseline_among(["auto", "neyman"]) == "auto"
+
+
+@pytest.mark.parametrize("words", [["methods=uniform", "methods=neyman"], ["tune=1e-3,2e-3", "tune=1e-4"]])
+def test_a_part_with_two_values_is_a_mistake(words: list[str]) -> None:
+    with pytest.raises(BadRecipe, match=f"{words[0].partition('=')[0]} is given twice"):
+        load_study("fashion16", words)

@@ -39,6 +39,8 @@ PATHS = (
 
 SMALL = ("train", "small.toml")
 _TEXT_SETTINGS = ("data", "out", "autoencoder")
+_MEANT = (("tracker", "none"), ("extractor", ""))
+"""Choices with a meaning."""
 
 
 def bad_setting(draw: Random) -> Case:
@@ -48,7 +50,7 @@ def bad_setting(draw: Random) -> Case:
     if setting.types == (str,):
         if setting.constraint is None:
             return text_setting(draw)
-        values: Sequence[str] = [value for value in NO_CHOICE if (name, value) != ("tracker", "none")]
+        values: Sequence[str] = [value for value in NO_CHOICE if (name, value) not in _MEANT]
     elif bool in setting.types:
         values = [value for value in NO_BOOLEAN if value != "none" or type(None) not in setting.types]
     elif float in setting.types:
@@ -106,7 +108,8 @@ def odd_path(draw: Random) -> Case:
         ("evaluate", "images.npz", "images.npz", "--extractor", "fashion16", "--weights", path),
         ("export", path),
         ("export", "run", "--out", path),
-        ("watch", path, "--port", "0", "--no-open"),
+        # To look for runs on the whole disk takes as long as the disk is large.
+        ("watch", path if path != "/" else ".", "--port", "0", "--no-open"),
         ("data", "show", path),
         ("data", "encode", path, "--autoencoder", "vae", "--out", "x", "--dry-run"),
         ("data", "encode", "colour.npz", "--autoencoder", path, "--out", "x", "--dry-run"),

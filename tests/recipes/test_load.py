@@ -33,6 +33,14 @@ def test_five_mistakes_are_reported_at_once() -> None:
         assert said in text
 
 
+def test_a_setting_with_two_values_is_a_mistake() -> None:
+    with pytest.raises(BadRecipe, match="steps is given twice, as 10 and as 20: leave one out"):
+        load("fashion16", ["steps=10", "lr=1e-4", "steps=20"])
+    assert load("fashion16", ["steps=10", "steps=10"]).recipe.steps == 10
+    # What a caller set before is not a second value.
+    assert load("fashion16", ["steps=10"], {"steps": 20}).recipe.steps == 10
+
+
 @pytest.mark.parametrize("name", sorted(workload_files()))
 def test_every_shipped_workload_is_sound(name: str) -> None:
     load(name, ["data=/some/folder"])

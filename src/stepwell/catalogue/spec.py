@@ -50,11 +50,18 @@ def split_spec(text: str) -> tuple[str, dict[str, Any]]:
     """`NAME:key=value,...` as a name and its parameters."""
     name, _, rest = text.partition(":")
     parameters: dict[str, Any] = {}
-    for key, value in (split_pair(pair) for pair in _outside_brackets(rest) if pair):
-        if key in parameters:
-            raise InvalidParameter(f"{name} got {key!r} twice.")
-        parameters[key] = value
+    for pair in _outside_brackets(rest):
+        if pair:
+            add_pair(parameters, pair, name)
     return name, parameters
+
+
+def add_pair(parameters: dict[str, Any], pair: str, name: str) -> None:
+    """Add `key=value` to the parameters of a name; the same one twice is an error."""
+    key, value = split_pair(pair)
+    if key in parameters:
+        raise InvalidParameter(f"{name} got {key!r} twice.")
+    parameters[key] = value
 
 
 def _outside_brackets(text: str) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepwell.catalogue.entry import Kind
 from stepwell.catalogue.find import AMBIGUOUS, all_entries, canonical, find, kinds_of
-from stepwell.catalogue.spec import Spec, split_pair, split_spec
+from stepwell.catalogue.spec import Spec, add_pair, split_spec
 from stepwell.cli import chart
 from stepwell.cli.options import SPEC, add_command, add_json, add_save, add_shape, output, print_json
 from stepwell.core.errors import InvalidParameter, UnknownName
@@ -87,8 +87,8 @@ def _grouped(words: list[str]) -> list[tuple[str, dict[str, Any]]]:
         elif not groups:
             raise InvalidParameter(f"{word!r} comes before any name: write stepwell show NAME {word}")
         else:
-            key, value = split_pair(word)
-            groups[-1][1][key] = value
+            name, parameters = groups[-1]
+            add_pair(parameters, word, name)
     return groups
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from stepwell.catalogue.spec import Spec, split_pair
+from stepwell.catalogue.spec import Spec, add_pair
 from stepwell.cli.options import SPEC, add_command, shape_of
 from stepwell.cli.timestep_output import add_timestep_output, nearest_table, save, say, written
 from stepwell.core.errors import InvalidParameter
@@ -66,7 +66,9 @@ def run(options: argparse.Namespace) -> None:
 
 def _spec(name: str, pairs: list[str], shape: tuple[int, ...] | None) -> Spec:
     spec = Spec.parse("sampler", name)
-    parameters = {**spec.parameters, **dict(map(split_pair, pairs))}
+    parameters = dict(spec.parameters)
+    for pair in pairs:
+        add_pair(parameters, pair, spec.name)
     if shape is not None:
         if "shape" not in (parameter.name for parameter in spec.entry.parameters):
             raise InvalidParameter(f"--shape: the density of {spec.name} does not depend on the shape.")

@@ -25,10 +25,10 @@ from stepwell.compare.study_parts import (
     workloads_of,
 )
 from stepwell.compare.study_parts import Tuning as Tuning
-from stepwell.core.errors import StepwellError, unknown
+from stepwell.core.errors import unknown
 from stepwell.core.reading import Unreadable, object_of, place, toml_of
 from stepwell.recipes.method import study_files, workload_files
-from stepwell.recipes.schema import BadRecipe, read_word
+from stepwell.recipes.schema import BadRecipe, read_words
 from stepwell.runs.metrics import OBJECTIVES, Metric, loss
 
 EACH = "each"
@@ -124,16 +124,10 @@ def load_study(what: str, words: Sequence[str] = ()) -> Study:
     mistakes: list[str] = []
     require_tables(given, f"study {what}")
     settings = dict(given.pop("settings", {}))
-    for word in words:
-        try:
-            key, value = read_word(word)
-        except StepwellError as error:
-            mistakes.append(str(error))
-            continue
-        if key in ("methods", "tune"):
-            given[key] = word.partition("=")[2]
-            if key == "methods":
-                _drop_other_methods(given)
+    for key, value in read_words(words, mistakes, texts=("methods", "tune")).items():
+        if key == "methods":
+            given[key] = value
+            _drop_other_methods(given)
         elif key == "workloads" and "workload" in given:
             given["workload"] = _chosen(given["workload"], str(value).split(","), mistakes)
         elif key in EFFORT_WORDS:

@@ -13,7 +13,7 @@ from stepwell.core.reading import Absent, object_of, place, toml_of
 from stepwell.recipes.method import workload_files
 from stepwell.recipes.plan import Begin, Plan, resolve
 from stepwell.recipes.saved_network import process_of_start, told_by_start
-from stepwell.recipes.schema import Recipe, read_word
+from stepwell.recipes.schema import Recipe, read_words
 from stepwell.runs.directory import RECIPE, safe_name
 
 
@@ -32,14 +32,7 @@ def load(
     """
     mistakes: list[str] = []
     name, read, own = _source(workload)
-    changes = dict(settings or {})
-    for word in words:
-        try:
-            key, value = read_word(word)
-        except StepwellError as error:
-            mistakes.append(str(error))
-        else:
-            changes[key] = value
+    changes = {**(settings or {}), **read_words(words, mistakes)}
     source = f"{name} with {shortened(' '.join(words))}" if words else name
     settings, named = {**read, **changes}, {*changes, *(read if own else ())}
     settings |= told_by_start(settings, named)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from typing import Any
@@ -334,9 +334,24 @@ SPELLINGS = {"from": "start"}
 """Other names of settings: `from` is a keyword of Python."""
 
 
-def read_word(word: str) -> tuple[str, Any]:
-    """`key=value` of a setting: a text stays as it is written, so that 2024_01_15 and 1e3 name folders."""
-    key, equals, value = word.partition("=")
-    setting = SETTINGS.get(SPELLINGS.get(key, key))
-    is_text = bool(equals) and setting is not None and setting.types == (str,)
-    return (key, value) if is_text else split_pair(word)
+def read_words(words: Sequence[str], mistakes: list[str], texts: Collection[str] = ()) -> dict[str, Any]:
+    """The settings that key=value words give; words of another form, and second values, go to `mistakes`.
+
+    A text stays as it is written, so that 2024_01_15 and 1e3 name folders; `texts` are keys beside the
+    settings that are such.
+    """
+    found: dict[str, Any] = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        setting = SETTINGS.get(SPELLINGS.get(key, key))
+        is_text = bool(equals) and (key in texts or (setting is not None and setting.types == (str,)))
+        try:
+            _, value = (key, text) if is_text else split_pair(word)
+        except StepwellError as error:
+            mistakes.append(str(error))
+            continue
+        if found.setdefault(key, value) != value:
+            mistakes.append(
+                f"{key} is given twice, as {quoted(found[key])} and as {quoted(value)}: leave one out"
+            )
+    return found

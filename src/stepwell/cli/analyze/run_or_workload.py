@@ -160,7 +160,7 @@ def _short_run(options: argparse.Namespace, at: Sequence[int]) -> Iterator[Momen
     from stepwell.recipes.load import load
     from stepwell.recipes.training import accelerator_of, training_of
 
-    plan = load(options.what, [f"steps={max(at, default=SHORT_STEPS)}", *options.settings])
+    plan = load(options.what, options.settings, {"steps": max(at, default=SHORT_STEPS)})
     steps = plan.recipe.steps
     ends = sorted(set(at)) or [steps]
     if ends[-1] > steps:
