@@ -151,17 +151,19 @@ def require_fit(start: Start, plan: Plan, denoiser: Denoiser, shape: Shape) -> N
 def _other_settings(start: Start, recipe: Recipe) -> list[str]:
     if start.recipe is None:
         return []
-    pairs = [(key, getattr(start.recipe, key), getattr(recipe, key)) for key in _NETWORK_SETTINGS]
-    encoders = [one.text_digest for one in (start.recipe, recipe)]
-    other_encoder = [
-        f"its captions were embedded by text_encoder={start.recipe.text_encoder} ({encoders[0]}), ours by "
-        f"{recipe.text_encoder} ({encoders[1]}): name that one"
-    ] * (all(encoders) and encoders[0] != encoders[1])
-    return other_encoder + [
+    settings = [(key, getattr(start.recipe, key), getattr(recipe, key)) for key in _NETWORK_SETTINGS]
+    mistakes = [
         f"{key}={_word(there)} there, {_word(here)} here: write {key}={_word(there)}"
-        for key, there, here in pairs
+        for key, there, here in settings
         if there != here
     ]
+    theirs, ours = start.recipe.text_digest, recipe.text_digest
+    if theirs and ours and theirs != ours:
+        mistakes.append(
+            f"its captions were embedded by text_encoder={start.recipe.text_encoder} ({theirs}), ours by "
+            f"{recipe.text_encoder} ({ours}): name that one"
+        )
+    return mistakes
 
 
 def _word(value: Any) -> str:
