@@ -36,12 +36,12 @@ class Workspace:
 
 
 def run_study(study: Study, workspace: Workspace, on_start: OnStart, on_event: OnEvent) -> Study:
-    """Train and score what is missing; returns the study with the learning rates that tuning chose."""
+    """Train and score what is missing; returns the study with its learning rates, tuned if it had none."""
     require_sound(study)
     require_features(study)
     _write_study(study, workspace)
     run_base(study, workspace, on_start, on_event)
-    study = tune(study, workspace, on_start, on_event)
+    study = study if study.rates else tune(study, workspace, on_start, on_event)
     _write_study(study, workspace)
     _run(final_trials(study, workspace.out, workspace.records), study, workspace, on_start, on_event)
     return study
