@@ -159,6 +159,10 @@ def _first_moment(tree: dict[str, Any], tensor: torch.Tensor) -> None:
     tree["optimizer"]["state"][0]["exp_avg"] = tensor
 
 
+def _first_count(tree: dict[str, Any], tensor: torch.Tensor) -> None:
+    tree["optimizer"]["state"][0]["step"] = tensor
+
+
 def _first_average(tree: dict[str, Any], tensor: torch.Tensor) -> None:
     tree["ema"][0] = tensor
 
@@ -175,6 +179,7 @@ def _no_groups(tree: dict[str, Any], tensor: torch.Tensor) -> None:
     ("change", "said"),
     [
         (_first_moment, r"state 0/exp_avg, \[2, 3\] there and"),
+        (_first_count, r"state 0/step, \[2, 3\] there and \[\] here"),
         (_first_average, r"average 0, \[2, 3\] there and"),
         (_a_state_too_many, "a parameter 10000"),
         (_no_groups, "list of parameters"),

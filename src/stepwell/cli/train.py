@@ -171,5 +171,5 @@ def _explain(recipe: Recipe) -> None:
     from stepwell.recipes.schema import SETTINGS
 
     for name, setting in SETTINGS.items():
-        value = shortened(repr(getattr(recipe, name)), 100)
+        value = shortened(repr(getattr(recipe, name)))
         print(labelled(f"{name:18} = {value:24} # ", setting.meaning, below="    # "))

@@ -67,9 +67,11 @@ def _differences(training: Training, tree: Any) -> Iterator[str]:
         if not isinstance(number, int) or not 0 <= number < len(trained):
             yield f"the optimizer's state of a parameter {number!r}, which there is not"
             continue
-        like = trained[number]
-        # Adam's moments are like their parameter; step counts and other optimizers' factors are not.
-        wanted = {name: like if _is_moment(name) else value for name, value in _items(moments)}
+        # Adam's moments are like their parameter, counts are numbers; other optimizers' factors are theirs.
+        wanted = {
+            name: trained[number] if _is_moment(name) else 0 if name == "step" else value
+            for name, value in _items(moments)
+        }
         yield from _other_shapes(f"the optimizer's state {number}/", wanted, dict(_items(moments)))
 
 
