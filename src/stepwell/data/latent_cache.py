@@ -161,7 +161,8 @@ def read_manifest(folder: Path) -> Manifest:
         raise BadData(f"{path} does not describe latents: give the folder that encode wrote.")
     if body.get("version") != _VERSION:
         raise BadData(
-            f"{path} has format {quoted(body.get('version'))}, and this stepwell reads {_VERSION}: encode again."
+            f"{path} has format {quoted(body.get('version'))}, and this stepwell reads {_VERSION}: "
+            "encode again."
         )
     try:
         plan = CachePlan(**_fields(CachePlan, body["plan"]))
