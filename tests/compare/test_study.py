@@ -167,7 +167,8 @@ def test_without_the_baseline_the_reference_is_compared_with() -> None:
     assert Study().baseline_among(["auto", "neyman"]) == "auto"
 
 
-@pytest.mark.parametrize("words", [["methods=uniform", "methods=neyman"], ["tune=1e-3,2e-3", "tune=1e-4"]])
-def test_a_part_with_two_values_is_a_mistake(words: list[str]) -> None:
-    with pytest.raises(BadRecipe, match=f"{words[0].partition('=')[0]} is given twice"):
-        load_study("fashion16", words)
+def test_the_last_value_of_a_part_counts() -> None:
+    study = load_study(
+        "fashion16", ["methods=uniform,auto", "tune=1e-3,2e-3", "methods=neyman", "tune=1e-4,1e-3"]
+    )
+    assert tuple(study.methods) == ("neyman",)

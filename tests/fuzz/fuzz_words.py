@@ -234,7 +234,8 @@ def _settled(draw: Random, word: str) -> tuple[str, ...]:
     good = draw.sample(
         ["steps=3", "lr=1e-4", "method=min-snr", "seed=5", "process=cosine"], draw.randint(0, 2)
     )
-    words = [*good, word]
+    # Of a setting the last value counts.
+    words = [*(one for one in good if one.partition("=")[0] != word.partition("=")[0]), word]
     draw.shuffle(words)
     if draw.random() < 0.3 and not any(one.startswith(("method", "seed")) for one in words):
         return ("compare", "study.toml", *words, "--dry-run")

@@ -48,7 +48,12 @@ def register(verbs: Any) -> None:
     verb.add_argument(
         "workload", nargs="?", help="a name that `stepwell ls workloads` prints, a .toml file, or a run"
     )
-    verb.add_argument("settings", nargs="*", metavar="key=value", help="method, data, steps, lr, out, ...")
+    verb.add_argument(
+        "settings",
+        nargs="*",
+        metavar="key=value",
+        help="method, data, steps, lr, out, ...; the last one of a key counts",
+    )
     verb.add_argument("--dry-run", action="store_true", help="print the resolved recipe and what it costs")
     verb.add_argument("--resume", metavar="RUN", help="go on with a run; the same as `stepwell train RUN`")
     verb.add_argument("--inexact", action="store_true", help="resume with other processes or data")

@@ -335,7 +335,7 @@ SPELLINGS = {"from": "start"}
 
 
 def read_words(words: Sequence[str], mistakes: list[str], texts: Collection[str] = ()) -> dict[str, Any]:
-    """The settings that key=value words give; words of another form, and second values, go to `mistakes`.
+    """The settings that key=value words give, the last one of a key; `mistakes` gets what is no such word.
 
     A text stays as it is written, so that 2024_01_15 and 1e3 name folders; `texts` are keys beside the
     settings that are such.
@@ -346,12 +346,7 @@ def read_words(words: Sequence[str], mistakes: list[str], texts: Collection[str]
         setting = SETTINGS.get(SPELLINGS.get(key, key))
         is_text = bool(equals) and (key in texts or (setting is not None and setting.types == (str,)))
         try:
-            _, value = (key, text) if is_text else split_pair(word)
+            found[key] = text if is_text else split_pair(word)[1]
         except StepwellError as error:
             mistakes.append(str(error))
-            continue
-        if found.setdefault(key, value) != value:
-            mistakes.append(
-                f"{key} is given twice, as {quoted(found[key])} and as {quoted(value)}: leave one out"
-            )
     return found
