@@ -1,6 +1,7 @@
 """Thousands of seeded commands that cannot work: each is refused in a sentence, or does what it says.
 
-By hand, with counts and what broke: `python tests/fuzz/test_fuzz.py 2000 7` (cases, seed).
+By hand, with counts and what broke: `PYTHONPATH=tests python tests/fuzz/test_fuzz.py 2000 7` (cases, seed),
+and some of them again by their numbers: `... 2000 7 31 415`.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from random import Random
 
@@ -23,31 +24,31 @@ NIGHTLY, OFTEN = 10_000, 500
 WRONG = ("traceback", "silent", "slow")
 
 
-def cases(count: int, seed: int) -> Iterator[Case]:
-    """The same cases for the same seed, each one independent of the others."""
-    for number in range(count):
+Found = tuple[int, Case, Result]
+"""A case by its number, and what became of it."""
+
+
+def fuzz(home: Path, place: Path, numbers: Iterable[int], seed: int) -> Iterator[Found]:
+    """These cases of a seed, each one independent of the others."""
+    for number in numbers:
         draw = Random(f"{seed}/{number}")
         (maker,) = draw.choices(list(MAKERS), list(MAKERS.values()))
-        yield maker(draw)
+        case = maker(draw)
+        yield number, case, run_case(case, home, place / str(number))
 
 
-def fuzz(home: Path, place: Path, count: int, seed: int) -> Iterator[tuple[Case, Result]]:
-    """Every case with what became of it."""
-    for number, case in enumerate(cases(count, seed)):
-        yield case, run_case(case, home, place / str(number))
-
-
-def counted(found: list[tuple[Case, Result]]) -> str:
+def counted(found: list[Found]) -> str:
     """How many cases had which outcome."""
-    outcomes = Counter(result.outcome for _, result in found)
+    outcomes = Counter(result.outcome for _, _, result in found)
     return f"{len(found)} tried: " + ", ".join(f"{outcomes[name]} {name}" for name in OUTCOMES)
 
 
-def wrong(found: list[tuple[Case, Result]]) -> list[str]:
+def wrong(found: list[Found]) -> list[str]:
     """What must not be, one line each."""
     return [
-        f"{result.outcome} ({result.seconds:.1f} s, {case.family}): {_brief(case.words)}: {result.detail}"
-        for case, result in found
+        f"{number}: {result.outcome} ({result.seconds:.1f} s, {case.family}): {_brief(case.words)}: "
+        f"{result.detail}"
+        for number, case, result in found
         if result.outcome in WRONG
     ]
 
@@ -77,7 +78,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_command_is_refused_in_a_sentence_or_does_what_it_says(
     home: Path, tmp_path: Path, count: int
 ) -> None:
-    found = list(fuzz(home, tmp_path, count, seed=18))
+    found = list(fuzz(home, tmp_path, range(count), seed=18))
     print(counted(found))
     assert not wrong(found), "\n".join([counted(found), *wrong(found)])
 
@@ -91,11 +92,12 @@ if __name__ == "__main__":
         os.environ["STEPWELL_CACHE"] = f"{top}/cache"
         made, started = make_home(Path(top) / "home"), time.monotonic()
         found = []
-        for one in fuzz(made, Path(top), int(sys.argv[1]), int(sys.argv[2])):
+        count, seed, *chosen = map(int, sys.argv[1:])
+        for one in fuzz(made, Path(top), chosen or range(count), seed):
             found.append(one)
             if len(found) % 100 == 0:
                 print(counted(found), file=sys.stderr, flush=True)
         print("\n".join([*wrong(found), counted(found), f"{time.monotonic() - started:.0f} s"]))
-        families = Counter((case.family, result.outcome) for case, result in found)
+        families = Counter((case.family, result.outcome) for _, case, result in found)
         for (family, outcome), times in sorted(families.items()):
             print(f"  {family:24} {outcome:14} {times}")
