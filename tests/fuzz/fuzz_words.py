@@ -39,7 +39,7 @@ PATHS = (
 
 SMALL = ("train", "small.toml")
 _TEXT_SETTINGS = ("data", "out", "autoencoder")
-_MEANT = (("tracker", "none"), ("extractor", ""))
+_MEANT = (("tracker", "none"), ("sharding", "none"), ("extractor", ""))
 """Choices with a meaning."""
 
 
@@ -173,7 +173,9 @@ def bad_option(draw: Random) -> Case:
     words = draw.choice(list(_NUMBERS_OF_OPTIONS))
     option = draw.choice(_NUMBERS_OF_OPTIONS[words])
     if draw.random() < 0.4:
-        return Case("large option", (*words, f"{option}={draw.choice(_MANY)}"))
+        # A list of a million timesteps is written as it is asked for, in seconds.
+        many = _MANY[:1] + _MANY[2:] if words[0] in ("table", "fit") else _MANY
+        return Case("large option", (*words, f"{option}={draw.choice(many)}"))
     values = ("-1", "abc", "1.5", "", "nan", "1e3", LONG_NUMBER, "1" * 5000, "inf", "-5", "x,y", "１.")
     return Case("option", (*words, f"{option}={draw.choice(values)}"), refused=True)
 
