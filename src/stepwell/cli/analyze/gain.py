@@ -55,6 +55,7 @@ def run(options: argparse.Namespace) -> None:
     from stepwell.analyze.gain import gain
     from stepwell.analyze.gradient_rounds import gradient_rounds
     from stepwell.catalogue import build
+    from stepwell.core.density import Uniform
 
     effort = effort_of(options)
     weighting = None if options.weighting is None else build.fixed_weighting(options.weighting)
@@ -65,11 +66,12 @@ def run(options: argparse.Namespace) -> None:
     with nullcontext() if options.raw else training.ema.in_place():
         rounds = gradient_rounds(training, experiment.data.train, effort, weighting, measuring)
         result = gain(rounds, recipe.batch * recipe.accumulate)
-    objective = loss(options.weighting or str(experiment.plan.method.weighting)).name()
+    objective = options.weighting or str(experiment.plan.method.weighting)
+    baseline = "uniform's" if isinstance(experiment.process.reference, Uniform) else "the reference's"
     gradients = effort.rounds * effort.strata * 2 * effort.images
     metric = "Adam's metric" if result.metric == "adam" else "the plain metric"
     lines = [
-        f"{moment.title(options.what)}, after {steps} steps; {objective}",
+        f"{moment.title(options.what)}, after {steps} steps; {loss(objective).name()}",
         f"{gradients:,} gradients of the {weights} weights in {metric}, {time.monotonic() - started:.0f} s",
         "",
     ]
@@ -80,7 +82,7 @@ def run(options: argparse.Namespace) -> None:
             "",
         ]
     lines += [
-        _report(result, chart.last_time(experiment.process.timesteps)),
+        _report(result, chart.last_time(experiment.process.timesteps), baseline),
         _next(options, result, objective),
     ]
     output(options, {**asdict(result), "steps": steps, "weights": weights}, "\n".join(lines))
@@ -95,14 +97,14 @@ def _changes_the_objective(training: Training) -> bool:
     return sampler.learns or not bool((sampler.density(u) - process.reference.pdf(u)).abs().max() < 1e-6)
 
 
-def _report(gain: Gain, last: str) -> str:
+def _report(gain: Gain, last: str, baseline: str) -> str:
     rows = {
-        "variance, drawn in proportion": (gain.ratio, "of uniform's"),
-        f"with neyman's floor of {gain.floor:g}": (gain.ratio_floored, "of uniform's"),
+        "variance, drawn in proportion": (gain.ratio, f"of {baseline}"),
+        f"with neyman's floor of {gain.floor:g}": (gain.ratio_floored, f"of {baseline}"),
         "noise between strata": (gain.between_share, "of all; stratified draws have none"),
         "critical batch": (gain.critical_batch, "where noise and signal are equal"),
         f"noise at batch {gain.batch}": (gain.noise_share, "of an update's square"),
-        "images for the same loss": (gain.images_ratio, "of uniform's, estimated"),
+        "images for the same loss": (gain.images_ratio, f"of {baseline}, estimated"),
     }
     title = "standard deviation of one example's gradient (mean = 1)"
     lines = [chart.bars(title, gain.spread, gain.borders, last), ""]
@@ -112,7 +114,7 @@ def _report(gain: Gain, last: str) -> str:
     lines += [
         "",
         "Drawing in proportion to the gradient's standard deviation would cut its variance to "
-        f"{ratio.value:.2f} of uniform's ({ratio.low:.2f} to {ratio.high:.2f}).",
+        f"{ratio.value:.2f} of {baseline} ({ratio.low:.2f} to {ratio.high:.2f}).",
         f"At batch {gain.batch} noise is {100 * noise:.0f} % of an update: expect about {images.value:.2f}x "
         f"the images ({images.low:.2f} to {images.high:.2f}),",
         f"and at best {1 / ratio.value:.1f}x the speed, if all were noise. This is an estimate for the model",
@@ -121,8 +123,8 @@ def _report(gain: Gain, last: str) -> str:
     return "\n".join(lines)
 
 
-def _next(options: argparse.Namespace, gain: Gain, objective: str) -> str:
-    method = "neyman" if objective == "none" else f"neyman+{objective}"
+def _next(options: argparse.Namespace, gain: Gain, weighting: str) -> str:
+    method = "neyman" if weighting == "none" else f"neyman+{weighting}"
     images = gain.images_ratio
     if images.low > 0.95:
         return (
