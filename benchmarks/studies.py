@@ -31,8 +31,18 @@ from stepwell.runs import portable
 from stepwell.runs.metrics import FRECHET
 
 RECORDS = HERE / "records" / "runs"
-APART = ("table2", "table3", "score-based", "finetune", "small-batch", "densities")
-"""Studies of data, networks or processes of their own, whose runs have records of their own."""
+APART = (
+    "table2",
+    "table3",
+    "score-based",
+    "finetune",
+    "small-batch",
+    "densities",
+    "fig1",
+    "fig7",
+    "subset-size",
+)
+"""Studies of data, networks, processes or lengths of their own, whose runs have records of their own."""
 STUDIES = ("table1", "table4", "zero-cost")
 PAPER: dict[str, dict[str, tuple[float, float]]] = {
     # Kim et al. 2025, Tables 1 to 4: FID after 0.2 M steps (Table 2: 100 epochs), and the last one told.
@@ -109,7 +119,7 @@ def keep_tables(study: Study, words: list[str], summary: Summary, judgements: li
     tuned = "" if study.tune is None else _tuned(study.tune)
     about = f"`stepwell compare {study.name}`: {recipe}; seeds {', '.join(map(str, study.seeds))}.{tuned} "
     title = first_words(study_files()[study.name]).rstrip(".")
-    notes = " ".join([SECONDS, *summary.notes])
+    notes = " ".join([EQUAL_SECONDS if "seconds" in study.settings else SECONDS, *summary.notes])
     head = about + "".join(f"\n- {sentence}" for sentence in summary.verdict) + f"\n\n{notes}"
     tables = [] if summary.overall is None else [(title, summary.overall)]
     tables += [(f"{study.name}: {workload.name}", workload.table) for workload in summary.workloads]
@@ -138,6 +148,7 @@ SECONDS = (
     "Studies share runs, made hours apart on a machine that had other work too: compare images here, "
     "not seconds; what a step costs is measured apart."
 )
+EQUAL_SECONDS = "Every run trained for the same time, two at once, one thread each, on a machine that had nothing else to do."
 BESIDE = (
     "FID of Kim et al. (50,000 images) over that of their baseline, early and at the end; here the Fréchet "
     "distance over the baseline's, 95 % interval, on the features named above, which are not Inception's. "
