@@ -148,7 +148,9 @@ SECONDS = (
     "Studies share runs, made hours apart on a machine that had other work too: compare images here, "
     "not seconds; what a step costs is measured apart."
 )
-EQUAL_SECONDS = "Every run trained for the same time, two at once, one thread each, on a machine that had nothing else to do."
+EQUAL_SECONDS = (
+    "Every run trained for the same time, two at once, one thread each, on a machine without other work."
+)
 BESIDE = (
     "FID of Kim et al. (50,000 images) over that of their baseline, early and at the end; here the Fréchet "
     "distance over the baseline's, 95 % interval, on the features named above, which are not Inception's. "
