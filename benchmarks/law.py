@@ -297,12 +297,15 @@ def picture(known: list[Point]) -> None:
         axes.errorbar(
             x, ratio.mean, yerr=error, color=colours[process], marker=marker, markersize=6, capsize=2
         )
-        # LoRA's on the left, so that neighbours do not lie on each other.
-        label, side = (
-            f"{'LoRA, ' if lora else ''}batch {point.workload.rpartition('-')[2]}",
-            -6 if lora else 6,
-        )
-        at = {"xytext": (side, 0), "textcoords": "offset points", "ha": "right" if lora else "left"}
+        names = ["LoRA"] * lora + [point.judgement.method] * (point.judgement.method != "auto")
+        label = ", ".join([*names, f"batch {point.workload.rpartition('-')[2]}"])
+        # LoRA's and EDM's on the left, so that neighbours do not lie on each other.
+        left = lora or process == "edm"
+        at = {
+            "xytext": (-6 if left else 6, 0),
+            "textcoords": "offset points",
+            "ha": "right" if left else "left",
+        }
         axes.annotate(label, (x, ratio.mean), fontsize=8, va="center", color=colours[process], **at)
     for name, colour in colours.items():
         if any(name in point.workload for point in known):
