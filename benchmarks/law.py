@@ -239,13 +239,17 @@ def table() -> None:
     """The record of all points, and the picture."""
     found = points()
     known = [point for point in found if not point.judgement.images.missed]
+    of_auto = [point for point in known if point.judgement.method == "auto"]
     sentences = []
     for title, key in (("averaged", "same_loss"), ("last", "same_loss_at_last_weights")):
-        pairs = [(point.predicted[key], point.judgement.images.mean) for point in known]
-        correlation, error = agreement(pairs)
+        (correlation, error), (all_correlation, all_error) = (
+            agreement([(point.predicted[key], point.judgement.images.mean) for point in chosen])
+            for chosen in (of_auto, known)
+        )
         sentences.append(
             f"Predicted at the {title} weights: rank correlation {correlation:.2f} and root mean square "
-            f"error {error:.3f} over {len(pairs)} points."
+            f"error {error:.3f} over the {len(of_auto)} points of auto, {all_correlation:.2f} and "
+            f"{all_error:.3f} over all {len(known)}."
         )
     made_in = outcomes_environment(found)
     rows = [point.row for point in found]
