@@ -303,8 +303,8 @@ def picture(known: list[Point]) -> None:
         )
         names = ["LoRA"] * lora + [point.judgement.method] * (point.judgement.method != "auto")
         label = ", ".join([*names, f"batch {point.workload.rpartition('-')[2]}"])
-        # LoRA's and EDM's on the left, so that neighbours do not lie on each other.
-        left = lora or process == "edm"
+        # Some on the left, so that neighbours do not lie on each other.
+        left = lora or point.workload == "edm-4"
         at = {
             "xytext": (-6 if left else 6, 0),
             "textcoords": "offset points",
