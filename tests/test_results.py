@@ -84,7 +84,17 @@ def test_every_table_says_the_command_and_the_scripts_that_make_it_again(monkeyp
 
 
 @pytest.mark.parametrize(
-    "folder", ["runs", "runs-table2", "runs-table3", "runs-score-based", "runs-finetune", "runs-small-batch"]
+    "folder",
+    [
+        "runs",
+        "runs-fig1",
+        "runs-fig7",
+        "runs-finetune",
+        "runs-score-based",
+        "runs-small-batch",
+        "runs-table2",
+        "runs-table3",
+    ],
 )
 def test_a_record_is_found_by_its_own_command(folder: str) -> None:
     """The command of each kept run is of a study with a run of exactly these settings."""
