@@ -88,6 +88,7 @@ def test_every_table_says_the_command_and_the_scripts_that_make_it_again(monkeyp
     [
         "runs",
         "runs-fig1",
+        "runs-fig7",
         "runs-finetune",
         "runs-score-based",
         "runs-small-batch",

@@ -56,7 +56,7 @@ EXACT = r"(\d+\.\d+) \((\d+\.\d+) to (\d+\.\d+)\)"
 def test_each_study_and_workload_has_one_row_coloured_by_its_verdict(forests: Any) -> None:
     main = forests.main_forest()
     assert set(drawn(main)) <= set(drawn(forests.full_forest()))
-    found = set(re.findall(r'<th scope="row">(\S+) <small>([\w+-]+), ([\w, -]+)</small>', main))
+    found = set(re.findall(r'<th scope="row">(\S+) <small>([\w+:=-]+), ([\w, -]+)</small>', main))
     assert {("linear-4", "auto", "law"), ("vp", "neyman", "score-based")} <= found
     assert len(found) == len(drawn(main))
     # Rounded it touches 1; unrounded it does not, and the report says "better" too.
