@@ -155,6 +155,9 @@ def run(workload: str) -> None:
     study, places = study_of(workload)
     progress = StudyProgress()
     study = replace(study, rates=json.loads(PREDICTIONS.read_text())[workload]["rates"])
+    name = next(iter(study.workloads))
+    if untuned := [method for method in study.methods if f"{name}/{method}" not in study.rates]:
+        raise SystemExit(f"{workload} has no rate of {untuned[0]}: predict it with methods={untuned[0]} too.")
     run_study(study, places, progress.begin, progress.on_event)
 
 
@@ -270,7 +273,8 @@ HOW = (
     "critical batch measured in the middle of each quarter of training, by the gradients in Adam's metric at "
     "the averaged weights, or at the last ones. linear-4 and edm-4 are exceptions: two and one of their "
     "reference's runs diverged at the rate that was tuned first, so the reference was run again at auto's "
-    "rate, after a new prediction; auto's runs are older than that prediction (LOG.md)."
+    "rate, after a new prediction; auto's runs are older than that prediction (LOG.md). On edm-4 "
+    "neyman has the rate of the two others, not one of its own."
 )
 
 
@@ -301,8 +305,9 @@ def picture(known: list[Point]) -> None:
         axes.errorbar(
             x, ratio.mean, yerr=error, color=colours[process], marker=marker, markersize=6, capsize=2
         )
-        names = ["LoRA"] * lora + [point.judgement.method] * (point.judgement.method != "auto")
-        label = ", ".join([*names, f"batch {point.workload.rpartition('-')[2]}"])
+        label = f"{'LoRA, ' if lora else ''}batch {point.workload.rpartition('-')[2]}"
+        if point.judgement.method != "auto":
+            label = f"{point.judgement.method}, {label}"
         # Some on the left, so that neighbours do not lie on each other.
         left = lora or point.workload == "edm-4"
         at = {

@@ -149,7 +149,8 @@ SECONDS = (
     "not seconds; what a step costs is measured apart."
 )
 EQUAL_SECONDS = (
-    "Every run trained for the same time, two at once, one thread each, on a machine without other work."
+    "Every run trained for the same time, one thread each, as many at once as there are cores. Seconds say "
+    "something only if the machine had no other work: LOG.md says what it had."
 )
 BESIDE = (
     "FID of Kim et al. (50,000 images) over that of their baseline, early and at the end; here the Fréchet "

@@ -35,11 +35,12 @@ def boolean(name: str, value: object) -> bool:
     return value
 
 
-def positive(name: str, value: object) -> float:
-    """`value` as a float above 0."""
+def positive(name: str, value: object, most: float = math.inf) -> float:
+    """`value` as a float above 0, and at most `most`."""
     number = finite(name, value)
-    if number <= 0:
-        raise InvalidParameter(f"{name} must be above 0, not {quoted(value)}.")
+    if not 0 < number <= most:
+        limit = "" if most == math.inf else f" and at most {most:g}"
+        raise InvalidParameter(f"{name} must be above 0{limit}, not {quoted(value)}.")
     return number
 
 

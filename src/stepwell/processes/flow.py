@@ -39,7 +39,7 @@ class FlowProcess(NoiseProcess):
         reference: str = "uniform",
     ) -> None:
         self.prediction = prediction_name(prediction, PREDICTIONS)
-        self.shift = require.between("shift", require.positive("shift", shift), 0, LARGEST_SHIFT)
+        self.shift = require.positive("shift", shift, LARGEST_SHIFT)
         self.timesteps = (
             None if timesteps is None else require.count("timesteps", timesteps, most=require.MOST_BINS)
         )

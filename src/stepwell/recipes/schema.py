@@ -337,8 +337,8 @@ SPELLINGS = {"from": "start"}
 def read_words(words: Sequence[str], mistakes: list[str], texts: Collection[str] = ()) -> dict[str, Any]:
     """The settings that key=value words give, the last one of a key; `mistakes` gets what is no such word.
 
-    A text stays as it is written, so that 2024_01_15 and 1e3 name folders; `texts` are keys beside the
-    settings that are such.
+    The value of a setting that is text stays as it is written, so that 2024_01_15 and 1e3 name folders.
+    `texts`: other keys whose values are text.
     """
     found: dict[str, Any] = {}
     for word in words:

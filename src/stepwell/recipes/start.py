@@ -160,8 +160,8 @@ def _other_settings(start: Start, recipe: Recipe) -> list[str]:
     theirs, ours = start.recipe.text_digest, recipe.text_digest
     if theirs and ours and theirs != ours:
         mistakes.append(
-            f"its captions were embedded by text_encoder={start.recipe.text_encoder} ({theirs}), ours by "
-            f"{recipe.text_encoder} ({ours}): name that one"
+            f"its captions were embedded by another text encoder (digest {theirs}; this one has {ours}): "
+            f"write text_encoder={start.recipe.text_encoder}"
         )
     return mistakes
 
