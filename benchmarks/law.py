@@ -110,22 +110,32 @@ def over_the_run(ratios: list[float]) -> tuple[float, float]:
 
 
 def predict(workload: str) -> None:
-    """Base, tuning and pilot, and what they predict."""
-    known = json.loads(PREDICTIONS.read_text()) if PREDICTIONS.exists() else {}
-    if workload in known:
-        return
+    """Base, tuning and pilot, and what they predict; a method that is added later is only tuned."""
+    known = _known()
     study, places = study_of(workload)
+    name = next(iter(study.workloads))
+    rates = known.get(workload, {"rates": {}})["rates"]
+    untuned = tuple(method for method in study.methods if f"{name}/{method}" not in rates)
+    if not untuned:
+        return
     progress = StudyProgress()
     run_base(study, places, progress.begin, progress.on_event)
-    study = started(tune(study, places, progress.begin, progress.on_event), places.out)
-    name = next(iter(study.workloads))
+    study = started(
+        tune(replace(study, methods=untuned), places, progress.begin, progress.on_event), places.out
+    )
+    if workload in known:
+        known = _known()
+        known[workload]["rates"] |= study.rates
+        known[workload]["edges"] += study.edges
+        _write(known)
+        return
     halved = {key: study.rates[key] / 2 for key in HALVED if key.startswith(f"{workload}/")}
     study = replace(study, rates={**study.rates, **halved})
     with get_context("spawn").Pool(1) as pool:
         rows = pool.apply(pilot, ((study, name),))
     same, end = over_the_run([row["images"] for row in rows])
     last_same, last_end = over_the_run([row["last_images"] for row in rows])
-    known = json.loads(PREDICTIONS.read_text()) if PREDICTIONS.exists() else {}
+    known = _known()
     known[workload] = {
         "rates": study.rates,
         "edges": list(study.edges),
@@ -135,17 +145,26 @@ def predict(workload: str) -> None:
         "to_end_at_last_weights": last_end,
         "pilot": rows,
     }
-    PREDICTIONS.parent.mkdir(parents=True, exist_ok=True)
-    PREDICTIONS.write_text(json.dumps(known, indent=1) + "\n")
+    _write(known)
     print(
         f"{workload}: predicted {same:.2f} (at the last weights {last_same:.2f}), rates {study.rates}",
         flush=True,
     )
 
 
+def _known() -> dict[str, Any]:
+    """The predictions that are there."""
+    return json.loads(PREDICTIONS.read_text()) if PREDICTIONS.exists() else {}
+
+
+def _write(known: dict[str, Any]) -> None:
+    PREDICTIONS.parent.mkdir(parents=True, exist_ok=True)
+    PREDICTIONS.write_text(json.dumps(known, indent=1) + "\n")
+
+
 def run(workload: str) -> None:
     """The final seeds; refused while the prediction is not committed."""
-    if workload not in json.loads(PREDICTIONS.read_text()):
+    if workload not in _known():
         raise SystemExit(f"{workload} has no prediction: python benchmarks/law.py predict {workload} first.")
     changed = subprocess.run(
         ["git", "status", "--porcelain", str(PREDICTIONS)], capture_output=True, text=True, check=True
@@ -154,7 +173,7 @@ def run(workload: str) -> None:
         raise SystemExit(f"commit {PREDICTIONS} first: a prediction is one before the run.")
     study, places = study_of(workload)
     progress = StudyProgress()
-    study = replace(study, rates=json.loads(PREDICTIONS.read_text())[workload]["rates"])
+    study = replace(study, rates=_known()[workload]["rates"])
     name = next(iter(study.workloads))
     if untuned := [method for method in study.methods if f"{name}/{method}" not in study.rates]:
         raise SystemExit(f"{workload} has no rate of {untuned[0]}: predict it with methods={untuned[0]} too.")
@@ -209,9 +228,8 @@ COLUMNS = [
 
 def points() -> list[Point]:
     """What was predicted and has been measured."""
-    told = json.loads(PREDICTIONS.read_text())
     found = []
-    for workload, predicted in told.items():
+    for workload, predicted in _known().items():
         study, places = study_of(workload)
         # The rates are those of the prediction, whatever is tuned later.
         study = started(replace(study, rates=predicted["rates"]), places.out)
