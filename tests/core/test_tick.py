@@ -12,7 +12,8 @@ from odds import assert_follows_masses, assert_uniform
 from scipy import stats
 
 from stepwell.core.errors import InvalidParameter
-from stepwell.core.tick import Tick
+from stepwell.core.tensors import FEW
+from stepwell.core.tick import Tick, uniforms
 
 RATE = 1e-6
 HERE = Tick(seed=3, step=10, micro=2, rank=1, world=4)
@@ -99,6 +100,11 @@ def test_a_rank_draws_the_same_in_a_world_of_any_size() -> None:
     assert replace(HERE, world=64).key("x") == HERE.key("x")
 
 
+def test_ranks_and_accumulation_steps_have_one_key_in_common() -> None:
+    tick = Tick(seed=3, step=5, micro=2, rank=1, world=4)
+    assert tick.shared_key("a") == tick.shared().key("a") == replace(tick, micro=0, rank=3).shared_key("a")
+
+
 def test_ranks_and_accumulation_steps_have_one_tick_in_common() -> None:
     common = {replace(HERE, rank=rank, micro=micro).shared() for rank in range(4) for micro in range(3)}
     assert common == {Tick(seed=3, step=10)}
@@ -107,6 +113,13 @@ def test_ranks_and_accumulation_steps_have_one_tick_in_common() -> None:
 def test_uniforms_on_another_device_have_the_same_shape() -> None:
     v = HERE.uniform("x", 12, DEVICE)
     assert (v.shape, v.dtype, v.device) == ((12,), torch.float32, DEVICE)
+
+
+@pytest.mark.parametrize("key", [0, 1, -5, 2**63 - 1, -(2**63)])
+def test_few_uniforms_have_the_bits_of_many(key: int) -> None:
+    many = uniforms(key, FEW + 1)
+    for count in (0, 1, 4, FEW):
+        assert torch.equal(uniforms(key, count), many[:count])
 
 
 def test_a_generator_repeats_and_differs_by_tick_and_name() -> None:

@@ -147,6 +147,21 @@ def test_accumulation_steps_spread_inside_each_stratum(accumulation: int) -> Non
     assert ratio < {2: 0.87, 3: 0.73, 4: 0.73, 8: 0.48}[accumulation]
 
 
+@pytest.mark.parametrize("micro", [0, 3])
+@pytest.mark.parametrize(("rank", "world"), [(0, 1), (1, 2), (3, 4)])
+def test_few_strata_have_the_bits_that_torch_gives(
+    rank: int, world: int, micro: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def draws() -> Tensor:
+        ticks = (Tick(7, step, micro, rank, world) for step in range(30))
+        return torch.cat([sampler.draw(torch.zeros(n), tick).u for tick in ticks for n in (1, 3, 4, 31)])
+
+    sampler = stepwell.stratified(UNIFORM)
+    few = draws()
+    monkeypatch.setattr("stepwell.samplers.combinators.few", lambda count, device: False)
+    assert torch.equal(few, draws())
+
+
 @pytest.mark.parametrize("slot", [0, 3, 6])
 def test_each_example_of_a_stratified_batch_is_an_ordinary_draw(slot: int) -> None:
     sampler, x0 = stepwell.stratified(_logit_normal()), torch.zeros(7)

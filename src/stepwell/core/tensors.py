@@ -37,6 +37,15 @@ def precise(values: Tensor) -> torch.dtype:
     return torch.float32 if values.device.type == "mps" else torch.float64
 
 
+FEW = 32
+"""So few numbers take less time in Python than in torch on a CPU, where each operation costs microseconds."""
+
+
+def few(count: int, device: torch.device) -> bool:
+    """Whether `count` numbers on a device are better made one by one, in Python."""
+    return count <= FEW and device.type == "cpu" and not torch.compiler.is_compiling()
+
+
 class Lookup:
     """Constant float64 values, copied once to every device and dtype that is used."""
 

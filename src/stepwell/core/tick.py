@@ -16,6 +16,7 @@ from torch import Tensor
 
 from stepwell.core import require
 from stepwell.core.errors import InvalidParameter
+from stepwell.core.tensors import few
 
 _BITS = 23
 """(k + 1/2) / 2^23 is exact in float32 and never 0 or 1, so every inverse CDF stays finite."""
@@ -36,8 +37,24 @@ def stream_key(*parts: int | str) -> int:
     return int.from_bytes(digest, "little", signed=True)
 
 
+_WORD = (1 << 64) - 1
+
+
+def uniforms_one_by_one(key: int, count: int) -> list[float]:
+    """The numbers of `uniforms`, bit for bit, by Python's integers."""
+    found = []
+    for place in range(1, count + 1):
+        x = (place * _STEP + key) & _WORD
+        x = ((x ^ (x >> 30)) * _MIX_1) & _WORD
+        x = ((x ^ (x >> 27)) * _MIX_2) & _WORD
+        found.append(((x >> (64 - _BITS)) + 0.5) * 2.0**-_BITS)
+    return found
+
+
 def uniforms(key: int, count: int, device: torch.device | str = "cpu") -> Tensor:
     """`count` independent float32 uniforms in (0, 1), both ends excluded."""
+    if few(count, torch.device(device)):
+        return torch.tensor(uniforms_one_by_one(key, count), dtype=torch.float32)
     x = torch.arange(1, count + 1, device=device).mul_(_STEP).add_(key)
     # torch shifts int64 arithmetically; the masks make the shifts logical. Products wrap, as they must.
     x.bitwise_xor_((x >> 30).bitwise_and_((1 << 34) - 1)).mul_(_MIX_1)
@@ -82,6 +99,10 @@ class Tick:
     def generator(self, stream: str, device: torch.device | str = "cpu") -> torch.Generator:
         """A torch generator for bulk noise; its bits depend on the device, as torch's always do."""
         return torch.Generator(device).manual_seed(self.key(stream))
+
+    def shared_key(self, stream: str) -> int:
+        """The key of a stream that all ranks and micro-batches of this step have in common."""
+        return stream_key(self.seed, self.step, 0, 0, stream)
 
     def shared(self) -> Tick:
         """The tick that all ranks and micro-batches of this step have in common."""

@@ -136,14 +136,19 @@ class Window:
     def feedback(self, process: NoiseProcess, signal: Signal | None) -> Feedback:
         """What this rank reports of the update; losses are NaN if the host observed none."""
         assert self.tick is not None
-        u = self._draws[0].u if len(self._draws) == 1 else torch.cat([draw.u for draw in self._draws])
+        u = _joined([draw.u for draw in self._draws])
         complete = len(self._losses) == len(self._draws)
+        # A copy: compiled losses may live in memory that the next step writes to.
         plain = torch.cat(self._losses).to(u.dtype) if complete else torch.full_like(u, torch.nan)
         weighted = plain if isinstance(self.weighting, Unweighted) else plain * self.weighting(process, u)
         return Feedback(self.tick, u, plain, weighted, self._draws[-1].action, signal)
 
     def effective_share(self) -> Tensor:
         """Kish's effective sample size under the corrections, as a share of the draws."""
-        corrections = [draw.correction for draw in self._draws]
-        correction = corrections[0] if len(corrections) == 1 else torch.cat(corrections)
+        correction = _joined([draw.correction for draw in self._draws])
         return correction.mean().square() / correction.square().mean()
+
+
+def _joined(batches: list[PerExample]) -> PerExample:
+    """One tensor of all micro-batches; the only one as it is."""
+    return batches[0] if len(batches) == 1 else torch.cat(batches)

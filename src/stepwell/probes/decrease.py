@@ -205,7 +205,7 @@ def _one_example(context: ProbeContext, spec: DecreaseSpec) -> list[Tensor]:
     x0, group = context.x0, context.group
     if not spec.grid:
         return []
-    chosen = context.tick.shared().key("decrease example") % (len(x0) * group.world)
+    chosen = context.tick.shared_key("decrease example") % (len(x0) * group.world)
     owner, row = divmod(chosen, len(x0))
     # Every rank sends one row and all take the owner's: less than whole batches.
     rows = (tensor[row : row + 1].contiguous() for tensor in (x0, *leaves(context.condition)))

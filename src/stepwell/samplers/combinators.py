@@ -15,8 +15,8 @@ from stepwell.core.feedback import DecreaseSignal, Feedback
 from stepwell.core.probe import ProbeSpec, Times
 from stepwell.core.process import NoiseProcess
 from stepwell.core.sampler import Draw, Metrics, State, TimestepSampler, require_kind
-from stepwell.core.tensors import PerExample, per_example, precise
-from stepwell.core.tick import Tick
+from stepwell.core.tensors import PerExample, few, per_example, precise
+from stepwell.core.tick import Tick, uniforms_one_by_one
 from stepwell.samplers.one_density import Static
 
 
@@ -259,15 +259,25 @@ def _strata(examples: int, device: torch.device, tick: Tick) -> PerExample:
     count = examples * tick.world
     # All micro-batches of a step start from the same point of each stratum.
     start = replace(tick, micro=0) if tick.micro else tick
-    offset = start.uniform("strata", examples, device)
     if count == 0:
-        return offset
-    place = tick.rank + tick.shared().key("first stratum") % count
-    exact = precise(offset)
-    index = torch.arange(place, place + count, tick.world, device=device, dtype=exact).remainder_(count)
+        return start.uniform("strata", 0, device)
+    first = tick.rank + tick.shared_key("first stratum") % count
+    moved = _GOLDEN * tick.micro
+    least, most = 2**-24, 1 - 2**-24
+    if few(examples, device):
+        offsets = uniforms_one_by_one(start.key("strata"), examples)
+        places = range(first, first + count, tick.world)
+        exact = (
+            (place % count + (offset + moved) % 1) / count
+            for place, offset in zip(places, offsets, strict=True)
+        )
+        return torch.tensor([min(max(v, least), most) for v in exact], dtype=torch.float32)
+    offset = start.uniform("strata", examples, device)
+    dtype = precise(offset)
+    index = torch.arange(first, first + count, tick.world, device=device, dtype=dtype).remainder_(count)
     if tick.micro:
-        offset = (offset.to(exact) + _GOLDEN * tick.micro) % 1
-    return index.add_(offset).div_(count).float().clamp_(2**-24, 1 - 2**-24)
+        offset = (offset.to(dtype) + moved) % 1
+    return index.add_(offset).div_(count).float().clamp_(least, most)
 
 
 _CHECKED_POINTS = 4096

@@ -84,7 +84,7 @@ class DecreaseCredit(Credit):
             return {}
         # The whole objective, had every timestep been measured.
         y = rows.sum(1) * (self._table.timesteps / rows.shape[1])
-        key = feedback.tick.shared().key("subset")
+        key = feedback.tick.shared_key("subset")
         chosen = select(rows, y, count, self._selection, key)
         # The only read from the device, once in a policy update: the next probe must know its times.
         subset = tuple(self.spec.grid[index] for index in chosen.tolist())
