@@ -152,7 +152,12 @@ def main() -> None:
     """Measure, print, and leave records."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--quick", action="store_true", help="only to see that it runs; nothing is kept")
-    options.add_argument("--rounds", type=int, default=40, help="of six steps, for a method at a batch")
+    options.add_argument(
+        "--rounds",
+        type=int,
+        default=40,
+        help="for a method at a batch: of six steps, or of 32 if it measures nothing",
+    )
     options.add_argument("--processes", type=int, default=3, help="for a peak of memory")
     options.add_argument("--model", default="small")
     options.add_argument("--batches", default="64,128")
@@ -193,8 +198,9 @@ def methods_table(given: argparse.Namespace) -> None:
         f"Time of a training step over one of uniform (`{given.model}`, fashion16, {THREADS} threads). "
         "Steps at which a sampler's probe measures (due) and others were timed apart, each beside a step of "
         "uniform, and combined with the known period: ((every - 1) x other + due) / every, of medians over "
-        "rounds of six steps; the interval is a bootstrap over rounds. Counted: what the "
-        "probe's forward passes predict if a training step is four of them. Memory: the peak of a whole "
+        "rounds of six steps (of 32 for methods that measure nothing); the interval is a bootstrap over "
+        "rounds. Counted: what the probe's forward passes predict if a training step is four of them. "
+        "Memory: the peak of a whole "
         f"process over uniform's, medians of {given.processes} processes. {CITED} "
         "(`benchmarks/learned_cost.py`)"
     )

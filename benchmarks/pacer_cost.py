@@ -54,7 +54,9 @@ def loop(images: torch.Tensor, method: str | None) -> Stepped:
 def main() -> None:
     """Measure, print, and leave a record if asked."""
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--rounds", type=int, default=40, help="of six steps each")
+    options.add_argument(
+        "--rounds", type=int, default=40, help="of six steps, or of 32 for methods that measure nothing"
+    )
     options.add_argument("--methods", default=";".join(METHODS), help="separated by semicolons")
     options.add_argument("--record", action="store_true", help="leave a record for RESULTS.md")
     given = options.parse_args()

@@ -4,6 +4,9 @@ A sampler's probe runs once in P steps. Steps with the probe (due) and without (
 each next to a step of the base run, so that other load on the machine affects both. A step then costs
 
     ((P - 1) x median(other) + median(due)) / (P x median(base)).
+
+A sampler without a probe may take in the losses of several steps together (`core/pending.py`), which a median
+over single steps would not see: its steps, and those of the base beside it, are timed 16 at a time.
 """
 
 from __future__ import annotations
@@ -12,11 +15,12 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import count, filterfalse
+from itertools import count, filterfalse, islice
 from statistics import median
 
 from stepwell.core import require
 from stepwell.core.estimates import Estimate
+from stepwell.core.pending import TOGETHER
 from stepwell.core.probe import DecreaseSpec, GradientSpec, ProbeSpec
 from stepwell.train.step import Training, train_step
 
@@ -40,20 +44,23 @@ class Stepped:
     ) -> None:
         self.spec, self._step, self._clock = spec, step, clock
         self.period = 1 if spec is None else spec.every_steps
-        self.kinds = ("other", "due", "other") if self.period > 1 else ("due",) * 3
-        """The steps of one round."""
+        self.steps_at_once = TOGETHER if spec is None else 1
+        """Steps that are timed together."""
+        self.kinds = ("other", "due", "other") if self.period > 1 else ("due",) * (1 if spec is None else 3)
+        """What is timed in one round."""
         due = (lambda step: True) if spec is None else spec.due
         self._steps: dict[str, Iterator[int]] = {
             "due": filter(due, count(START)),
             "other": filterfalse(due, count(START)),
         }
 
-    def seconds(self, kind: str) -> float:
-        """The seconds of the next step of this kind."""
-        step = next(self._steps[kind])
+    def seconds(self, kind: str, steps: int = 1) -> float:
+        """The mean seconds of the next steps of this kind."""
+        chosen = list(islice(self._steps[kind], steps))
         started = self._clock()
-        self._step(step)
-        return self._clock() - started
+        for step in chosen:
+            self._step(step)
+        return (self._clock() - started) / steps
 
     def warm_up(self) -> None:
         """Run a few steps of every kind, so that lazy initialisation is not timed."""
@@ -106,7 +113,10 @@ def _medians(rounds: list[Round]) -> dict[str, float]:
 
 
 def timed(base: Stepped, subject: Stepped, rounds: int) -> Timing:
-    """Time rounds of one step with the probe and two without, each paired with a step of the base."""
+    """Time rounds of one step with the probe and two without, each beside a step of the base.
+
+    Without a probe a round is 16 steps of each.
+    """
     require.count("rounds", rounds)
     base.warm_up()
     subject.warm_up()
@@ -117,7 +127,7 @@ def timed(base: Stepped, subject: Stepped, rounds: int) -> Timing:
             pair = [("base", base, "due"), (kind, subject, kind)]
             # The order alternates: the second step may find warmer caches.
             for name, run, step in pair if (number + place) % 2 else pair[::-1]:
-                seconds[name].append(run.seconds(step))
+                seconds[name].append(run.seconds(step, subject.steps_at_once))
         timing.rounds.append(seconds)
     return timing
 
