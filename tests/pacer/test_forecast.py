@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 
 import stepwell
+from stepwell.core.density import not_below
 from stepwell.core.errors import InvalidParameter
 from stepwell.core.estimates import Estimate
 from stepwell.pacer import Pacer
 from stepwell.pacer.forecast import Forecast
+from stepwell.samplers.losses import even_bins
 
 FINE = (torch.arange(4000).double() + 0.5) / 4000
 
@@ -62,12 +64,31 @@ def test_uniform_draws_leave_all_and_it_says_what_the_best_would() -> None:
     assert str(told).startswith("these timesteps save nothing; the best would leave 0.6")
 
 
-@pytest.mark.parametrize("name", ["auto", "loss-root"])
+@pytest.mark.parametrize("name", ["auto", "auto:bins=32", "loss-root"])
 def test_what_learned_draws_leave(name: str) -> None:
     pacer = watched(name, steep, steps=300)
     told = pacer.forecast()
     assert abs(told.left - true_left(pacer, steep)) < 4 * told.left_error + 0.01
     assert told.left < 0.8
+
+
+def test_the_curve_of_auto_is_not_kept_twice() -> None:
+    pacer = watched("auto", steep, steps=43)
+    state = pacer.state_dict()["forecast"]
+    assert not state["count"].any()
+    assert not len(state["u"])
+    told = pacer.forecast()
+    assert pacer.forecast() == told, "asking changed the curve"
+    resumed = Pacer("auto", "linear")
+    resumed.load_state_dict(pacer.state_dict())
+    assert resumed.forecast() == told
+
+
+def test_a_curve_over_other_times_or_bins_is_not_taken() -> None:
+    borders = not_below(even_bins(stepwell.process("linear"), 64), torch.float32)
+    assert stepwell.sampler("auto", "linear").loss_curve(borders) is not None
+    assert stepwell.sampler("auto", "linear", within=(0.2, 0.8), unbiased=False).loss_curve(borders) is None
+    assert stepwell.sampler("auto", "linear", bins=32).loss_curve(borders) is None
 
 
 @pytest.mark.parametrize("process", ["linear", "flow", "edm"])

@@ -51,7 +51,9 @@ def test_the_forecast_is_recorded_and_kept_in_thin_records(measured: Path, tmp_p
     assert told is not None
     assert (told.batch, told.losses) == (16, 12 * 16)
     assert told.least == last["forecast/least"]
-    assert str(kept) == str(told)
+    # Thin records round.
+    assert kept is not None
+    assert kept.scalars() == pytest.approx(told.scalars(), rel=1e-3)
 
 
 def test_it_measures_at_the_averaged_weights_and_not_before_the_first_update(

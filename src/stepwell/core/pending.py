@@ -35,10 +35,14 @@ class Pending:
         """One more batch: a tensor [B] for each name."""
         self._batches.append(values)
 
+    @property
+    def device(self) -> torch.device:
+        """Where the last batch lies; those of a checkpoint lie on the CPU."""
+        return self._batches[-1][0].device
+
     def joined(self) -> list[Tensor]:
         """The values [n] of all batches, one tensor for each name."""
-        # Those of a checkpoint lie on the CPU.
-        device = self._batches[-1][0].device
+        device = self.device
         columns = zip(*self._batches, strict=True)
         return [torch.cat([value.to(device) for value in column]) for column in columns]
 

@@ -14,6 +14,7 @@ from stepwell.core.density import Density, edges
 from stepwell.core.deprecated import keep_old_methods
 from stepwell.core.errors import StateMismatch
 from stepwell.core.feedback import Feedback
+from stepwell.core.loss_curve import LossCurve
 from stepwell.core.probe import ProbeSpec
 from stepwell.core.process import NoiseProcess
 from stepwell.core.tensors import Metrics as Metrics
@@ -87,6 +88,10 @@ class TimestepSampler(ABC):
     def masses(self, borders: Tensor) -> Tensor:
         """The current mass [K] between rising borders [K + 1]."""
         return self.cdf(borders).diff()
+
+    def loss_curve(self, borders: Tensor) -> LossCurve | None:
+        """The curve of weight^2 x loss between these borders [K + 1] of unit time, if it keeps just that."""
+        return None
 
     def diagnostics(self) -> Mapping[str, Tensor]:
         """Tensors to record with every evaluation beside the density, such as a matrix over strata."""

@@ -147,7 +147,7 @@ _MEASURED = ("critical_batch", "images", "best_images")
 class Forecaster:
     """Takes in the losses of this rank and says what draws leave of the variance."""
 
-    def __init__(self, process: NoiseProcess) -> None:
+    def __init__(self, process: NoiseProcess, sampler: TimestepSampler) -> None:
         borders = even_bins(process, BINS)
         self._process = process
         self._borders = not_below(borders, torch.float32)
@@ -155,6 +155,9 @@ class Forecaster:
         self._shares = shares / shares.sum()
         self._curve = LossCurve(len(shares))
         self._pending = Pending("u", "plain")
+        self._sampler = sampler
+        self._same_curve = sampler.loss_curve(self._borders) is not None
+        """Whether the sampler keeps the same curve (`auto`), of all ranks: then it need not be kept twice."""
         self._losses = 0
         self.noise = GradientNoise()
         self.batch = 0
@@ -162,15 +165,19 @@ class Forecaster:
 
     def observe(self, u: PerExample, plain: PerExample, weighting: Weighting) -> None:
         """The plain losses [B] of examples at unit times u [B]."""
+        self._losses += len(u)
+        if self._same_curve:
+            return
         # A copy: compiled losses may live in memory that the next step writes to.
         self._pending.add(u.detach().float(), plain.detach().to(torch.float32, copy=True))
-        self._losses += len(u)
         if self._pending.full:
             self._curve = self._with_pending(weighting)
             self._pending.clear()
 
     def _with_pending(self, weighting: Weighting) -> LossCurve:
         """The curve of all losses; a copy, so that asking for a forecast changes nothing."""
+        if self._same_curve and (kept := self._sampler.loss_curve(self._borders)) is not None:
+            return kept
         curve = copy(self._curve)
         if self._pending:
             u, plain = self._pending.joined()
@@ -180,8 +187,9 @@ class Forecaster:
             curve.add(bins_of(u, self._borders.to(u.device)), values, usable)
         return curve
 
-    def forecast(self, sampler: TimestepSampler, weighting: Weighting) -> Forecast:
+    def forecast(self, weighting: Weighting) -> Forecast:
         """What is known so far."""
+        sampler = self._sampler
         log, covariance = (part.cpu().double() for part in self._with_pending(weighting).fit())
         log = log + self._correction(log)
         variances, shares = (log - log.max()).exp(), self._shares

@@ -90,7 +90,7 @@ class Pacer:
         self._counter = Counter(seed)
         self._evaluation: Counter | None = None
         self._window = Window(self.sampler, self.weighting)
-        self._forecaster = Forecaster(self.process)
+        self._forecaster = Forecaster(self.process, self.sampler)
         self._knows_observe = False
         """Whether the loop has observed losses, or was told to."""
         self.draws = 0
@@ -211,7 +211,7 @@ class Pacer:
 
         Free, and as good as losses stand for gradients; `measure` makes it sharper.
         """
-        return self._forecaster.forecast(self.sampler, self.weighting)
+        return self._forecaster.forecast(self.weighting)
 
     def before_update(self, optimizer: Any = None) -> None:
         """The gradients are ready and the optimizer (which one, if several are attached) is about to step."""

@@ -8,6 +8,8 @@ reference; where that saves little, it draws the reference.
 
 from __future__ import annotations
 
+from copy import copy
+
 import torch
 from torch import Tensor
 
@@ -83,13 +85,26 @@ class Auto(Learner):
 
     def _take_in(self) -> Tensor:
         """All pending losses go into the curve; returns how many of them cannot be used."""
-        u, plain, weighted = self._pending.joined()
+        self._move(self._pending.device)
+        left_out = self._add_pending(self._curve)
         self._pending.clear()
+        return left_out
+
+    def _add_pending(self, curve: LossCurve) -> Tensor:
+        u, plain, weighted = self._pending.joined()
         values = output_gradient(plain, weighted)
         valid = values.isfinite()
-        self._move(values.device)
-        self._curve.add(bins_of(u, self._borders), values, valid)
+        curve.add(bins_of(u, self._borders.to(u.device)), values, valid)
         return (~valid).sum()
+
+    def loss_curve(self, borders: Tensor) -> LossCurve | None:
+        if not torch.equal(borders.cpu(), self._borders.cpu()):
+            return None
+        # A copy, so that asking changes nothing.
+        curve = copy(self._curve)
+        if self._pending:
+            self._add_pending(curve)
+        return curve
 
     def _move(self, device: torch.device) -> None:
         super()._move(device)

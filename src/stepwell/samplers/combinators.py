@@ -12,6 +12,7 @@ from stepwell.core import require, saved_state
 from stepwell.core.density import Density, Shift, Squeeze, Uniform, Warp, centres, inside
 from stepwell.core.errors import Unsupported
 from stepwell.core.feedback import DecreaseSignal, Feedback
+from stepwell.core.loss_curve import LossCurve
 from stepwell.core.probe import ProbeSpec, Times
 from stepwell.core.process import NoiseProcess
 from stepwell.core.sampler import Draw, Metrics, State, TimestepSampler, require_kind
@@ -45,6 +46,9 @@ class Wrapped(TimestepSampler):
 
     def support(self, u: Tensor) -> Tensor:
         return self.sampler.support(u)
+
+    def loss_curve(self, borders: Tensor) -> LossCurve | None:
+        return self.sampler.loss_curve(borders)
 
     def diagnostics(self) -> Mapping[str, Tensor]:
         return self.sampler.diagnostics()
@@ -160,6 +164,9 @@ class Warped(Wrapped):
     def probe(self) -> ProbeSpec | None:
         spec = self.sampler.probe
         return None if spec is None else spec.mapped(self._forward)
+
+    def loss_curve(self, borders: Tensor) -> LossCurve | None:
+        return None  # it is over the inner sampler's own time
 
     def _forward(self, times: Times) -> Times:
         return tuple(self._warp.forward(torch.tensor(times, dtype=torch.float64)).tolist())
