@@ -6,7 +6,7 @@ each next to a step of the base run, so that other load on the machine affects b
     ((P - 1) x median(other) + median(due)) / (P x median(base)).
 
 A sampler without a probe may take in the losses of several steps together (`core/pending.py`), which a median
-over single steps would not see: its steps, and those of the base beside it, are timed 16 at a time.
+over single steps would not see: there the median is over means of 16 steps.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import count, filterfalse, islice
-from statistics import median
+from itertools import count, filterfalse
+from statistics import fmean, median
 
 from stepwell.core import require
 from stepwell.core.estimates import Estimate
@@ -44,27 +44,27 @@ class Stepped:
     ) -> None:
         self.spec, self._step, self._clock = spec, step, clock
         self.period = 1 if spec is None else spec.every_steps
-        self.steps_at_once = TOGETHER if spec is None else 1
-        """Steps that are timed together."""
-        self.kinds = ("other", "due", "other") if self.period > 1 else ("due",) * (1 if spec is None else 3)
-        """What is timed in one round."""
+        alike = ("due",) * (TOGETHER if spec is None else 3)
+        self.kinds = ("other", "due", "other") if self.period > 1 else alike
+        """The steps of one round."""
+        self.averaged = spec is None
+        """Whether a round counts by the mean of its steps."""
         due = (lambda step: True) if spec is None else spec.due
         self._steps: dict[str, Iterator[int]] = {
             "due": filter(due, count(START)),
             "other": filterfalse(due, count(START)),
         }
 
-    def seconds(self, kind: str, steps: int = 1) -> float:
-        """The mean seconds of the next steps of this kind."""
-        chosen = list(islice(self._steps[kind], steps))
+    def seconds(self, kind: str) -> float:
+        """The seconds of the next step of this kind."""
+        step = next(self._steps[kind])
         started = self._clock()
-        for step in chosen:
-            self._step(step)
-        return (self._clock() - started) / steps
+        self._step(step)
+        return self._clock() - started
 
     def warm_up(self) -> None:
         """Run a few steps of every kind, so that lazy initialisation is not timed."""
-        for kind in self.kinds * _WARM:
+        for kind in self.kinds[:3] * _WARM:
             self.seconds(kind)
 
 
@@ -115,7 +115,7 @@ def _medians(rounds: list[Round]) -> dict[str, float]:
 def timed(base: Stepped, subject: Stepped, rounds: int) -> Timing:
     """Time rounds of one step with the probe and two without, each beside a step of the base.
 
-    Without a probe a round is 16 steps of each.
+    Where nothing is measured, a round is 16 steps.
     """
     require.count("rounds", rounds)
     base.warm_up()
@@ -127,7 +127,9 @@ def timed(base: Stepped, subject: Stepped, rounds: int) -> Timing:
             pair = [("base", base, "due"), (kind, subject, kind)]
             # The order alternates: the second step may find warmer caches.
             for name, run, step in pair if (number + place) % 2 else pair[::-1]:
-                seconds[name].append(run.seconds(step, subject.steps_at_once))
+                seconds[name].append(run.seconds(step))
+        if subject.averaged:
+            seconds = {name: [fmean(values)] for name, values in seconds.items()}
         timing.rounds.append(seconds)
     return timing
 
