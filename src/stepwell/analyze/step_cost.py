@@ -1,12 +1,13 @@
 """The time of a method's training step relative to another run's: measured, and by counting forward passes.
 
 A sampler's probe runs once in P steps. Steps with the probe (due) and without (other) are timed separately,
-each next to a step of the base run, so that other load on the machine affects both. A step then costs
+each relative to a step of the base run beside it, so that other load on the machine affects both. A step then
+costs
 
-    ((P - 1) x median(other) + median(due)) / (P x median(base)).
+    ((P - 1) x median(other) + median(due)) / P.
 
 A sampler without a probe may take in the losses of several steps together (`core/pending.py`), which a median
-over single steps would not see: there the median is over means of 16 steps.
+over single steps would not see: there it is over sums of 16 steps, each in turn with one of the base.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _WARM, _RESAMPLES = 4, 2000
 Clock = Callable[[], float]
 """Returns seconds."""
 Round = dict[str, list[float]]
-"""Seconds of the steps of each kind: due, other, base."""
+"""Seconds of the base's steps, and what due and other steps took relative to those beside them."""
 
 
 class Stepped:
@@ -47,8 +48,8 @@ class Stepped:
         alike = ("due",) * (TOGETHER if spec is None else 3)
         self.kinds = ("other", "due", "other") if self.period > 1 else alike
         """The steps of one round."""
-        self.averaged = spec is None
-        """Whether a round counts by the mean of its steps."""
+        self.summed = spec is None
+        """Whether a round counts by the sum of its steps."""
         due = (lambda step: True) if spec is None else spec.due
         self._steps: dict[str, Iterator[int]] = {
             "due": filter(due, count(START)),
@@ -90,12 +91,11 @@ class Timing:
         """The mean time of a step, relative to the base."""
         medians = _medians(self.rounds if rounds is None else rounds)
         others = (self.period - 1) * medians.get("other", 0.0)
-        return (others + medians["due"]) / (self.period * medians["base"])
+        return (others + medians["due"]) / self.period
 
     def due_ratio(self) -> float:
         """The time of a step with the probe, relative to the base."""
-        medians = _medians(self.rounds)
-        return medians["due"] / medians["base"]
+        return _medians(self.rounds)["due"]
 
     def interval(self) -> tuple[float, float]:
         """The 95 % interval of the ratio, by a percentile bootstrap over rounds."""
@@ -122,16 +122,26 @@ def timed(base: Stepped, subject: Stepped, rounds: int) -> Timing:
     subject.warm_up()
     timing = Timing(subject.period)
     for number in range(rounds):
-        seconds: Round = {"base": [], **{kind: [] for kind in subject.kinds}}
+        pairs: list[tuple[str, float, float]] = []
         for place, kind in enumerate(subject.kinds):
-            pair = [("base", base, "due"), (kind, subject, kind)]
             # The order alternates: the second step may find warmer caches.
-            for name, run, step in pair if (number + place) % 2 else pair[::-1]:
-                seconds[name].append(run.seconds(step))
-        if subject.averaged:
-            seconds = {name: [fmean(values)] for name, values in seconds.items()}
-        timing.rounds.append(seconds)
+            if (number + place) % 2:
+                before, own = base.seconds("due"), subject.seconds(kind)
+            else:
+                own, before = subject.seconds(kind), base.seconds("due")
+            pairs.append((kind, own, before))
+        if subject.summed:
+            pairs = [("due", sum(own for _, own, _ in pairs), sum(before for _, _, before in pairs))]
+        timing.rounds.append(_round(pairs, len(subject.kinds) // len(pairs)))
     return timing
+
+
+def _round(pairs: list[tuple[str, float, float]], steps: int) -> Round:
+    """Of (kind, seconds, seconds of the base), each of so many steps."""
+    found: Round = {"base": [before / steps for _, _, before in pairs]}
+    for kind, own, before in pairs:
+        found.setdefault(kind, []).append(own / before)
+    return found
 
 
 @dataclass(frozen=True)
