@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count, filterfalse
-from statistics import fmean, median
+from statistics import median
 
 from stepwell.core import require
 from stepwell.core.estimates import Estimate

@@ -114,13 +114,12 @@ def usable_losses(losses: PerExample, feedback: Feedback, learner: object) -> Te
 
 def require_finite(losses: PerExample, feedback: Feedback, learner: object) -> None:
     """Refuse losses [B] that are not finite, on the CPU."""
-    # A sum is quick, and finite only if all losses are.
-    if losses.device.type != "cpu" or math.isfinite(float(losses.sum())):
+    # Python's floats are several times as quick here as operations on a small tensor.
+    if losses.device.type != "cpu" or all(map(math.isfinite, losses.tolist())):
         return
     infinite = ~losses.isfinite()
-    if bool(infinite.any()):
-        where = ", ".join(f"{time:.4f}" for time in feedback.u[infinite][:5].tolist())
-        raise NonFiniteLoss(
-            f"{int(infinite.sum())} of {len(losses)} losses given to {learner!r} are NaN or infinite, at "
-            f"u = {where}. Nothing was learned from this batch: check the learning rate and the data."
-        )
+    where = ", ".join(f"{time:.4f}" for time in feedback.u[infinite][:5].tolist())
+    raise NonFiniteLoss(
+        f"{int(infinite.sum())} of {len(losses)} losses given to {learner!r} are NaN or infinite, at "
+        f"u = {where}. Nothing was learned from this batch: check the learning rate and the data."
+    )
