@@ -16,6 +16,7 @@ from stepwell.core.errors import StepwellError
 if TYPE_CHECKING:
     from stepwell.analyze.step_cost import StepCost, Stepped
     from stepwell.data.source import DataSet
+    from stepwell.models.denoiser import Denoiser
     from stepwell.recipes.plan import Plan
 
 
@@ -87,7 +88,7 @@ def split_methods(text: str) -> list[str]:
 
 def _timed(plan: Plan, methods: Sequence[str], batches: Sequence[int], rounds: int) -> list[StepCost]:
     from stepwell.analyze.step_cost import step_cost
-    from stepwell.recipes.experiment import data_of
+    from stepwell.recipes.experiment import data_of, network_of
     from stepwell.recipes.plan import resolve
 
     settings = plan.recipe.values()
@@ -99,21 +100,23 @@ def _timed(plan: Plan, methods: Sequence[str], batches: Sequence[int], rounds: i
     data = data_of(plan.recipe)
     costs: list[StepCost] = []
     for batch in batches:
-        base = _stepped(plans["uniform"], batch, data)
+        # All train one network in turn: two of a kind differ by 1 % by where they lie in memory.
+        network = network_of(plan, data)
+        base = _stepped(plans["uniform"], batch, data, network)
         for method in methods:
-            costs.append(step_cost(method, batch, base, _stepped(plans[method], batch, data), rounds))
+            subject = _stepped(plans[method], batch, data, network)
+            costs.append(step_cost(method, batch, base, subject, rounds))
             measuring(len(costs), len(batches) * len(methods))
     return costs
 
 
-def _stepped(plan: Plan, batch: int, data: DataSet) -> Stepped:
+def _stepped(plan: Plan, batch: int, data: DataSet, network: Denoiser) -> Stepped:
     from stepwell.analyze.step_cost import stepped
-    from stepwell.recipes.experiment import Experiment, network_of
+    from stepwell.recipes.experiment import Experiment
     from stepwell.recipes.training import accelerator_of, training_of
 
     sized = plan.with_settings(batch=batch)
-    training = training_of(Experiment(sized, data, network_of(sized, data)), accelerator_of(plan.recipe))
-    return stepped(training, batch)
+    return stepped(training_of(Experiment(sized, data, network), accelerator_of(plan.recipe)), batch)
 
 
 def _published(plan: Plan, batch: int) -> dict[str, float]:
