@@ -303,48 +303,70 @@ def outcomes_environment(found: list[Point]) -> dict[str, Any]:
     return outcomes(started(study, places.out), places)[0].environment
 
 
+COLOURS = {"linear": "#1f6fb4", "edm": "#3a9d5d", "flow": "#d1495b"}
+TITLES = {"linear": "DDPM's linear chain", "edm": "EDM", "flow": "rectified flow"}
+MARKERS = {"auto": "o", "neyman": "s"}
+DIAMOND = {"marker": "D", "markerfacecolor": "white", "color": "#555555", "linestyle": ""}
+
+
+def process_of(workload: str) -> str:
+    """Which process a workload trains."""
+    return next(name for name in COLOURS if name in workload)
+
+
+def title_of(workload: str) -> str:
+    """A workload as a row's label."""
+    return ("LoRA, batch " if workload.startswith("lora") else "batch ") + workload.rpartition("-")[2]
+
+
 def picture(known: list[Point]) -> None:
-    """docs/law.png: predicted against measured, with intervals."""
+    """docs/law.png: predicted and measured, by workload and against each other."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    colours = {"linear": "#1f6fb4", "flow": "#d1495b", "edm": "#3a9d5d"}
-    figure, axes = plt.subplots(figsize=(6.4, 5.2), dpi=150)
-    axes.plot([0.4, 1.15], [0.4, 1.15], color="#999999", linewidth=1, zorder=1)
-    axes.axhline(1, color="#dddddd", linewidth=1, zorder=0)
-    for point in known:
-        process = next(name for name in colours if name in point.workload)
-        ratio, x = point.judgement.images, point.predicted["same_loss"]
-        lora = point.workload.startswith("lora")
-        marker = ("^" if lora else "o") if point.judgement.method == "auto" else ("v" if lora else "s")
-        error = [[ratio.mean - ratio.low], [ratio.high - ratio.mean]]
-        axes.errorbar(
-            x, ratio.mean, yerr=error, color=colours[process], marker=marker, markersize=6, capsize=2
+    wide = {"width_ratios": [1.25, 1]}
+    figure, (rows, cross) = plt.subplots(1, 2, figsize=(10, 5.4), dpi=130, gridspec_kw=wide)
+    place, ticks = 0.0, dict[str, float]()
+    for process in COLOURS:
+        own = {point.workload for point in known if process_of(point.workload) == process}
+        rows.annotate(
+            TITLES[process], (0.385, place), color=COLOURS[process], fontsize=9, va="center", weight="bold"
         )
-        label = f"{'LoRA, ' if lora else ''}batch {point.workload.rpartition('-')[2]}"
-        if point.judgement.method != "auto":
-            label = f"{point.judgement.method}, {label}"
-        # Some on the left, so that neighbours do not lie on each other.
-        left = lora or point.workload == "edm-4"
-        at = {
-            "xytext": (-6 if left else 6, 0),
-            "textcoords": "offset points",
-            "ha": "right" if left else "left",
-        }
-        axes.annotate(label, (x, ratio.mean), fontsize=8, va="center", color=colours[process], **at)
-    for name, colour in colours.items():
-        if any(name in point.workload for point in known):
-            axes.plot([], [], "o", color=colour, label=name)
-    axes.legend(frameon=False, loc="lower right")
-    axes.annotate("as predicted", (0.85, 0.76), fontsize=8, color="#777777", rotation=37, ha="center")
-    axes.set_xlim(0.38, 1.15)
-    counts = sorted({point.judgement.images.seeds for point in known})
-    seeds = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
-    axes.set_xlabel("images predicted from one run of the reference")
-    axes.set_ylabel(f"images measured, {seeds} seeds, 95 %")
-    axes.set_title("Images for the same loss over the reference's", fontsize=11)
+        for workload in sorted(own, key=lambda name: (name[:4] == "lora", int(name.rpartition("-")[2]))):
+            place += 1
+            ticks[workload] = place
+        place += 1.4
+    for point in known:
+        ratio, told = point.judgement.images, point.predicted["same_loss"]
+        of_auto = point.judgement.method == "auto"
+        style = {"color": COLOURS[process_of(point.workload)], "marker": MARKERS[point.judgement.method]}
+        style |= {"markersize": 5, "capsize": 2, "alpha": 1 if of_auto else 0.55, "linestyle": ""}
+        error = [[ratio.mean - ratio.low], [ratio.high - ratio.mean]]
+        y = ticks[point.workload] + (0 if of_auto else 0.3)
+        rows.plot(told, ticks[point.workload], zorder=3, markersize=6, **DIAMOND)
+        rows.errorbar(ratio.mean, y, xerr=error, zorder=4, **style)
+        cross.errorbar(told, ratio.mean, yerr=error, **style)
+    rows.set_yticks(list(ticks.values()), [title_of(workload) for workload in ticks], fontsize=8)
+    rows.set_ylim(place - 0.4, -0.8)
+    rows.set_xlim(0.38, 1.12)
+    rows.axvline(1, color="#dddddd", linewidth=1, zorder=0)
+    rows.set_xlabel("images for the same loss over the reference's")
+    rows.plot([], [], label="predicted from one run of the reference", markersize=6, **DIAMOND)
+    for method, marker in MARKERS.items():
+        if any(point.judgement.method == method for point in known):
+            rows.plot([], [], marker, color="#555555", markersize=5, label=f"{method}, measured (95 %)")
+    rows.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.4, 1.11), ncols=3)
+    cross.plot([0.4, 1.1], [0.4, 1.1], color="#999999", linewidth=1, zorder=1)
+    cross.annotate("as predicted", (0.84, 0.76), fontsize=8, color="#777777", rotation=45, ha="center")
+    cross.set_xlim(0.38, 1.12)
+    cross.set_ylim(0.38, 1.12)
+    cross.set_aspect("equal")
+    cross.set_xlabel("predicted")
+    cross.set_ylabel("measured")
+    for axes in (rows, cross):
+        axes.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()
     figure.savefig(HERE.parent / "docs" / "law.png")
 
