@@ -8,7 +8,7 @@ demo: $(READY)  ## train four methods three times each, and make a page of what 
 	@echo "Training 12 small runs on embedded images: about 8 minutes on two cores."
 	@$(BIN)/stepwell compare demo out=runs/demo --report runs/demo/report.html
 	@echo "Look at it in a browser: $(CURDIR)/runs/demo/report.html"
-	@echo "Next: .venv/bin/stepwell ls; .venv/bin/stepwell train fashion16 method=neyman"
+	@echo "Next: .venv/bin/stepwell ls; .venv/bin/stepwell train fashion16 method=auto"
 
 # A file's tests stay on one worker, so that what they share is trained once.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder
