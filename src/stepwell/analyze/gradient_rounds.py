@@ -67,6 +67,8 @@ class GradientRounds:
     examples: Examples
     effort: Effort = Effort()
     progress: Progress = no_progress
+    seed: int = 0
+    """Which times, noises and images: measurements that are averaged need different ones."""
 
     def spec(self, metric: str) -> GradientSpec:
         """The strata and the metric, plain or adam."""
@@ -77,7 +79,7 @@ class GradientRounds:
         probe, sketches = Gradients(), list[Tensor]()
         total = self.effort.rounds * spec.strata
         for step in range(total):
-            tick = Tick(step=step)
+            tick = Tick(self.seed, step)
             x0, condition = self.examples(tick)
             probe.add_batch(x0, condition, spec, 1)
             signal = probe.after(ProbeContext(tick, x0, condition, Alone(), self.setup), spec)
@@ -108,6 +110,7 @@ def gradient_rounds(
     effort: Effort,
     weighting: Weighting | None = None,
     progress: Progress = no_progress,
+    seed: int = 0,
 ) -> GradientRounds:
     """Gradients of a training in its present state, on images of a source."""
     if len(source) < 2 * effort.images:
@@ -118,4 +121,4 @@ def gradient_rounds(
     training.network.train()
     batches = Batches(source, 2 * effort.images, stream_key(training.seed, "gain"))
     setup = probe_setup(training, weighting)
-    return GradientRounds(setup, lambda tick: training.encode(batches.at(tick)), effort, progress)
+    return GradientRounds(setup, lambda tick: training.encode(batches.at(tick)), effort, progress, seed)
