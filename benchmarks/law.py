@@ -58,7 +58,7 @@ def study_of(workload: str) -> tuple[Study, Workspace]:
 
 
 def pilot(settings: tuple[Study, str]) -> list[dict[str, float]]:
-    """Train the baseline on the pilot's seed; its signal and noise in each quarter, at the averaged weights."""
+    """Train the baseline on the pilot's seed; signal and noise in each quarter, at the averaged weights."""
     import torch
 
     from stepwell.analyze.gain import gain
@@ -70,7 +70,7 @@ def pilot(settings: tuple[Study, str]) -> list[dict[str, float]]:
     def measured(training: Training, made: Any, batch: int, quarter: int) -> dict[str, float]:
         effort = Effort(strata=20, rounds=ROUNDS, images=8)
         with training.ema.in_place(), torch.enable_grad():
-            # Random numbers of its own: with the same ones in all quarters their errors would not average out.
+            # Random numbers of its own: otherwise the errors of the quarters would not average out.
             found = gain(gradient_rounds(training, made.data.train, effort, seed=1 + quarter), batch)
         return {
             "rho": found.ratio.value,
@@ -305,7 +305,7 @@ HOW = (
     "final loss and the Fréchet distance (500 images) with one-sided 95 % bounds. Predictions are of one run "
     "of the reference with another seed, committed before the final runs: (1 + rho x) / (1 + x), rho and the "
     "critical batch measured in the middle of each quarter of training, by the gradients in Adam's metric at "
-    "the averaged weights. The pilots of all but lora-flow-16, flow-64, flow-256 and edm-256 were measured by "
+    "the averaged weights. Pilots of all but lora-flow-16, flow-64, flow-256 and edm-256 were measured by "
     "four rounds with the same random numbers in every quarter and workload, so one unlucky draw was in all "
     "of them; better ones (eight rounds, random numbers of their own) followed after the runs, and rho and "
     "critical batches are theirs. linear-4 and edm-4 are exceptions: two and one of their "
