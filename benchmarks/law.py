@@ -2,7 +2,6 @@
 
     python benchmarks/law.py predict linear-4 flow-4     tune, train a pilot, write the prediction
     python benchmarks/law.py run linear-4 flow-4         the final seeds, once the prediction is committed
-    python benchmarks/law.py again linear-4 flow-4       another pilot, after the runs, beside the prediction
     python benchmarks/law.py table                       the record and the picture, from what is there
 
 With rho the share of the gradient's variance that the best draws leave and x = critical batch / batch, images
@@ -27,7 +26,9 @@ from results import main as rewrite_results
 from stepwell.cli.progress import StudyProgress
 from stepwell.compare.judgement import Judgement
 from stepwell.compare.pool import cores
+from stepwell.compare.results import Outcome
 from stepwell.compare.run_study import Workspace, outcomes, run_base, run_study, tune
+from stepwell.compare.stats import Ratio, paired
 from stepwell.compare.study import Study, load_study
 from stepwell.compare.summary import judgements_of
 from stepwell.compare.trials import plan_of, started
@@ -37,6 +38,7 @@ PREDICTIONS = HERE / "records" / "law" / "predictions.json"
 PILOT_SEED = 200
 QUARTERS, ROUNDS = 4, 8
 """The pilot is measured in the middle of each quarter of its training, by so many rounds of 20 strata."""
+BEST = "forecast/best_images"
 HALVED = ("edm-4/reference",)
 """A final run diverged at the tuned rate: predicted and run again at half of it (LOG.md)."""
 
@@ -131,37 +133,12 @@ def predict(workload: str) -> None:
         return
     halved = {key: study.rates[key] / 2 for key in HALVED if key.startswith(f"{workload}/")}
     study = replace(study, rates={**study.rates, **halved})
-    told = _of_a_pilot(study, name)
-    known = _known()
-    known[workload] = {"rates": study.rates, "edges": list(study.edges), **told}
-    _write(known)
-    print(f"{workload}: predicted {told['same_loss']:.2f}, rates {study.rates}", flush=True)
-
-
-def again(workload: str) -> None:
-    """Another pilot beside a prediction whose quarters were measured with the same random numbers."""
-    known = _known()
-    if "again" in known[workload]:
-        return
-    study, places = study_of(workload)
-    progress = StudyProgress()
-    run_base(study, places, progress.begin, progress.on_event)
-    study = started(replace(study, rates=known[workload]["rates"]), places.out)
-    told = _of_a_pilot(study, next(iter(study.workloads)))
-    known = _known()
-    known[workload]["again"] = told
-    _write(known)
-    print(
-        f"{workload}: predicted {known[workload]['same_loss']:.2f}, again {told['same_loss']:.2f}", flush=True
-    )
-
-
-def _of_a_pilot(study: Study, workload: str) -> dict[str, Any]:
-    """What a pilot of the baseline predicts."""
     with get_context("spawn").Pool(1) as pool:
-        rows = pool.apply(pilot, ((study, workload),))
+        rows = pool.apply(pilot, ((study, name),))
     same, end = over_the_run([row["images"] for row in rows])
-    return {"same_loss": same, "to_end": end, "pilot": rows}
+    told = {"rates": study.rates, "edges": list(study.edges), "same_loss": same, "to_end": end, "pilot": rows}
+    _write({**_known(), workload: told})
+    print(f"{workload}: predicted {same:.2f}, rates {study.rates}", flush=True)
 
 
 def _known() -> dict[str, Any]:
@@ -198,26 +175,23 @@ class Point:
 
     workload: str
     predicted: dict[str, Any]
+    in_loop: Ratio
+    """What `pacer.forecast()` said in the runs of the reference, over the run and its seeds."""
     judgement: Judgement
-
-    @property
-    def again(self) -> dict[str, Any]:
-        """What the better pilot says: the prediction itself, or another one after the runs."""
-        return self.predicted.get("again", self.predicted)
 
     @property
     def row(self) -> list[str]:
         """Its row of the table."""
         told, found = self.predicted, self.judgement
         distance = found.scores[FRECHET.key]
-        pilot = self.again["pilot"]
+        pilot = told["pilot"]
         return [
             self.workload,
             found.method,
             f"{sum(row['rho'] for row in pilot) / len(pilot):.2f}",
             " to ".join(f"{row['critical_batch']:.0f}" for row in (pilot[0], pilot[-1])),
             f"{told['same_loss']:.2f}",
-            f"{self.again['same_loss']:.2f}" if "again" in told else "the same",
+            str(self.in_loop),
             str(found.images),
             f"{told['to_end']:.2f}",
             str(found.images_to_end),
@@ -233,7 +207,7 @@ COLUMNS = [
     "rho",
     "critical batch, first to last quarter",
     "predicted before the runs",
-    "by a better pilot, after them",
+    "forecast in the reference's runs",
     "images for same loss",
     "predicted to end",
     "images to reference's end",
@@ -250,9 +224,18 @@ def points() -> list[Point]:
         study, places = study_of(workload)
         # The rates are those of the prediction, whatever is tuned later.
         study = started(replace(study, rates=predicted["rates"]), places.out)
-        judgements = judgements_of(outcomes(study, places), study)
-        found += [Point(workload, predicted, judgement) for judgement in judgements]
+        runs = outcomes(study, places)
+        said = paired([_said(run) for run in runs if run.method == study.baseline])
+        found += [Point(workload, predicted, said, judgement) for judgement in judgements_of(runs, study)]
     return found
+
+
+def _said(run: Outcome) -> float:
+    """Images of the best draws by a run's own forecasts, as if it had trained by them."""
+    rows = [row.get(BEST, math.nan) for row in run.evaluations]
+    # It says nothing before its third measurement.
+    known = [value for value in rows if not math.isnan(value)]
+    return over_the_run([known[0] if math.isnan(value) else value for value in rows])[0]
 
 
 def agreement(pairs: list[tuple[float, float]]) -> tuple[float, float]:
@@ -279,9 +262,12 @@ def table() -> None:
     known = [point for point in found if not point.judgement.images.missed]
     of_auto = [point for point in known if point.judgement.method == "auto"]
     sentences = []
-    for title, told in (("Predicted before the runs", "predicted"), ("By the better pilots", "again")):
+    for title, told in (
+        ("Predicted before the runs", lambda point: point.predicted["same_loss"]),
+        ("By pacer.forecast() in the reference's runs", lambda point: point.in_loop.mean),
+    ):
         (correlation, error), (all_correlation, all_error) = (
-            agreement([(getattr(point, told)["same_loss"], point.judgement.images.mean) for point in chosen])
+            agreement([(told(point), point.judgement.images.mean) for point in chosen])
             for chosen in (of_auto, known)
         )
         sentences.append(
@@ -325,7 +311,8 @@ def outcomes_environment(found: list[Point]) -> dict[str, Any]:
 COLOURS = {"linear": "#1f6fb4", "edm": "#3a9d5d", "flow": "#d1495b"}
 TITLES = {"linear": "DDPM's linear chain", "edm": "EDM", "flow": "rectified flow"}
 MARKERS = {"auto": "o", "neyman": "s"}
-DIAMOND = {"marker": "D", "markerfacecolor": "white", "color": "#555555", "linestyle": ""}
+DIAMOND = {"marker": "D", "markerfacecolor": "white", "color": "#555555", "linestyle": "", "markersize": 6}
+CROSS = {"marker": "x", "color": "#555555", "linestyle": "", "markersize": 5}
 
 
 def process_of(workload: str) -> str:
@@ -364,19 +351,22 @@ def picture(known: list[Point]) -> None:
         style |= {"markersize": 5, "capsize": 2, "alpha": 1 if of_auto else 0.55, "linestyle": ""}
         error = [[ratio.mean - ratio.low], [ratio.high - ratio.mean]]
         y = ticks[point.workload] + (0 if of_auto else 0.3)
-        rows.plot(told, ticks[point.workload], zorder=3, markersize=6, **DIAMOND)
+        rows.plot(told, ticks[point.workload], zorder=3, **DIAMOND)
         rows.errorbar(ratio.mean, y, xerr=error, zorder=4, **style)
         cross.errorbar(told, ratio.mean, yerr=error, **style)
+        rows.plot(point.in_loop.mean, ticks[point.workload], zorder=3, **CROSS)
+        cross.plot(point.in_loop.mean, ratio.mean, **CROSS)
     rows.set_yticks(list(ticks.values()), [title_of(workload) for workload in ticks], fontsize=8)
     rows.set_ylim(place - 0.4, -0.8)
     rows.set_xlim(0.38, 1.12)
     rows.axvline(1, color="#dddddd", linewidth=1, zorder=0)
     rows.set_xlabel("images for the same loss over the reference's")
-    rows.plot([], [], label="predicted from one run of the reference", markersize=6, **DIAMOND)
+    rows.plot([], [], label="predicted before the runs", **DIAMOND)
+    rows.plot([], [], label="by pacer.forecast() in the reference's runs", **CROSS)
     for method, marker in MARKERS.items():
         if any(point.judgement.method == method for point in known):
             rows.plot([], [], marker, color="#555555", markersize=5, label=f"{method}, measured (95 %)")
-    rows.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.4, 1.11), ncols=3)
+    rows.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.75, 1.11), ncols=4)
     cross.plot([0.4, 1.1], [0.4, 1.1], color="#999999", linewidth=1, zorder=1)
     cross.annotate("as predicted", (0.84, 0.76), fontsize=8, color="#777777", rotation=45, ha="center")
     cross.set_xlim(0.38, 1.12)
@@ -396,7 +386,7 @@ def main() -> None:
     if stage == "table":
         table()
     for workload in workloads:
-        {"predict": predict, "run": run, "again": again}[stage](workload)
+        {"predict": predict, "run": run}[stage](workload)
 
 
 if __name__ == "__main__":

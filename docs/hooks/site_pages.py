@@ -26,9 +26,11 @@ _FORESTS = {"<!-- the main comparisons -->": main_forest, "<!-- every comparison
 _LAW = "<!-- law -->"
 _LAW_COLUMNS = (
     "workload",
+    "method",
     "rho",
     "critical batch, first to last quarter",
-    "predicted, averaged weights",
+    "predicted before the runs",
+    "forecast in the reference's runs",
     "images for same loss",
     "images to reference's end",
     "distance",
