@@ -15,6 +15,7 @@ import json
 import math
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -26,7 +27,6 @@ from results import main as rewrite_results
 from stepwell.cli.progress import StudyProgress
 from stepwell.compare.judgement import Judgement
 from stepwell.compare.pool import cores
-from stepwell.compare.results import Outcome
 from stepwell.compare.run_study import Workspace, outcomes, run_base, run_study, tune
 from stepwell.compare.stats import Ratio, paired
 from stepwell.compare.study import Study, load_study
@@ -225,17 +225,17 @@ def points() -> list[Point]:
         # The rates are those of the prediction, whatever is tuned later.
         study = started(replace(study, rates=predicted["rates"]), places.out)
         runs = outcomes(study, places)
-        said = paired([_said(run) for run in runs if run.method == study.baseline])
-        found += [Point(workload, predicted, said, judgement) for judgement in judgements_of(runs, study)]
+        in_loop = paired([said(run.evaluations)[0] for run in runs if run.method == study.baseline])
+        found += [Point(workload, predicted, in_loop, judgement) for judgement in judgements_of(runs, study)]
     return found
 
 
-def _said(run: Outcome) -> float:
-    """Images of the best draws by a run's own forecasts, as if it had trained by them."""
-    rows = [row.get(BEST, math.nan) for row in run.evaluations]
+def said(evaluations: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
+    """(For the same loss, to the end) by a run's own forecasts of the best draws at these evaluations."""
+    values = [row.get(BEST, math.nan) for row in evaluations]
     # It says nothing before its third measurement.
-    known = [value for value in rows if not math.isnan(value)]
-    return over_the_run([known[0] if math.isnan(value) else value for value in rows])[0]
+    first = next((value for value in values if not math.isnan(value)), math.nan)
+    return over_the_run([first if math.isnan(value) else value for value in values])
 
 
 def agreement(pairs: list[tuple[float, float]]) -> tuple[float, float]:
