@@ -2,6 +2,7 @@
 
     python benchmarks/law.py predict linear-4 flow-4     tune, train a pilot, write the prediction
     python benchmarks/law.py run linear-4 flow-4         the final seeds, once the prediction is committed
+    python benchmarks/law.py same-rate lora-linear-4     auto at the rate that is best for the reference
     python benchmarks/law.py table                       the record and the picture, from what is there
 
 With rho the share of the gradient's variance that the best draws leave and x = critical batch / batch, images
@@ -39,6 +40,7 @@ PILOT_SEED = 200
 QUARTERS, ROUNDS = 4, 8
 """The pilot is measured in the middle of each quarter of its training, by so many rounds of 20 strata."""
 BEST = "forecast/best_images"
+SAME_RATE = "auto, the reference's rate"
 HALVED = ("edm-4/reference",)
 """A final run diverged at the tuned rate: predicted and run again at half of it (LOG.md)."""
 
@@ -169,6 +171,22 @@ def run(workload: str) -> None:
     run_study(study, places, progress.begin, progress.on_event)
 
 
+def at_same_rate(workload: str) -> tuple[Study, Workspace]:
+    """`auto` at the reference's rate: what a user gets who keeps the rate that they have."""
+    study, places = study_of(workload)
+    name, known = next(iter(study.workloads)), _known()[workload]["rates"]
+    study = replace(study, methods=("auto",), rates={f"{name}/auto": known[f"{name}/reference"]})
+    out = places.out.with_name(f"{places.out.name}-same-rate")
+    return study, replace(places, out=out, records=HERE / "records" / f"runs-{out.name}")
+
+
+def run_at_same_rate(workload: str) -> None:
+    """The final seeds of `auto` at the reference's rate."""
+    study, places = at_same_rate(workload)
+    progress = StudyProgress()
+    run_study(study, places, progress.begin, progress.on_event)
+
+
 @dataclass(frozen=True)
 class Point:
     """One method on one workload: predicted and measured."""
@@ -226,7 +244,13 @@ def points() -> list[Point]:
         study = started(replace(study, rates=predicted["rates"]), places.out)
         runs = outcomes(study, places)
         in_loop = paired([said(run.evaluations)[0] for run in runs if run.method == study.baseline])
-        found += [Point(workload, predicted, in_loop, judgement) for judgement in judgements_of(runs, study)]
+        judgements = judgements_of(runs, study)
+        own, its_places = at_same_rate(workload)
+        if kept := outcomes(own, its_places):
+            base = [run for run in runs if run.method == study.baseline]
+            (judged,) = judgements_of([*base, *kept], replace(study, methods=(study.baseline, "auto")))
+            judgements.append(replace(judged, method=SAME_RATE))
+        found += [Point(workload, predicted, in_loop, judgement) for judgement in judgements]
     return found
 
 
@@ -259,7 +283,7 @@ def _correlation(one: list[float], other: list[float]) -> float:
 def table() -> None:
     """The record of all points, and the picture."""
     found = points()
-    known = [point for point in found if not point.judgement.images.missed]
+    known = [p for p in found if not p.judgement.images.missed and p.judgement.method != SAME_RATE]
     of_auto = [point for point in known if point.judgement.method == "auto"]
     sentences = []
     for title, told in (
@@ -386,7 +410,7 @@ def main() -> None:
     if stage == "table":
         table()
     for workload in workloads:
-        {"predict": predict, "run": run}[stage](workload)
+        {"predict": predict, "run": run, "same-rate": run_at_same_rate}[stage](workload)
 
 
 if __name__ == "__main__":
