@@ -335,8 +335,9 @@ def outcomes_environment(found: list[Point]) -> dict[str, Any]:
 COLOURS = {"linear": "#1f6fb4", "edm": "#3a9d5d", "flow": "#d1495b"}
 TITLES = {"linear": "DDPM's linear chain", "edm": "EDM", "flow": "rectified flow"}
 MARKERS = {"auto": "o", "neyman": "s"}
-DIAMOND = {"marker": "D", "markerfacecolor": "white", "color": "#555555", "linestyle": "", "markersize": 6}
-CROSS = {"marker": "x", "color": "#555555", "linestyle": "", "markersize": 5}
+BEFORE = {"marker": "D", "markerfacecolor": "white", "linestyle": "", "markersize": 6}
+IN_LOOP = {"marker": "x", "linestyle": "", "markersize": 6}
+GREY, LIMITS = "#555555", (0.38, 1.2)
 
 
 def process_of(workload: str) -> str:
@@ -350,14 +351,15 @@ def title_of(workload: str) -> str:
 
 
 def picture(known: list[Point]) -> None:
-    """docs/law.png: predicted and measured, by workload and against each other."""
+    """docs/law.png: every workload in a row, and what was told against what was measured."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    wide = {"width_ratios": [1.25, 1]}
-    figure, (rows, cross) = plt.subplots(1, 2, figsize=(10, 5.4), dpi=130, gridspec_kw=wide)
+    figure, (rows, cross) = plt.subplots(
+        1, 2, figsize=(10.5, 5.8), dpi=130, gridspec_kw={"width_ratios": [1.15, 1]}
+    )
     place, ticks = 0.0, dict[str, float]()
     for process in COLOURS:
         own = {point.workload for point in known if process_of(point.workload) == process}
@@ -369,38 +371,37 @@ def picture(known: list[Point]) -> None:
             ticks[workload] = place
         place += 1.4
     for point in known:
-        ratio, told = point.judgement.images, point.predicted["same_loss"]
-        of_auto = point.judgement.method == "auto"
-        style = {"color": COLOURS[process_of(point.workload)], "marker": MARKERS[point.judgement.method]}
-        style |= {"markersize": 5, "capsize": 2, "alpha": 1 if of_auto else 0.55, "linestyle": ""}
+        ratio, before, in_loop = point.judgement.images, point.predicted["same_loss"], point.in_loop.mean
+        of_auto, colour = point.judgement.method == "auto", COLOURS[process_of(point.workload)]
         error = [[ratio.mean - ratio.low], [ratio.high - ratio.mean]]
+        bar = {"color": colour, "capsize": 2, "alpha": 1 if of_auto else 0.5, "linestyle": ""}
         y = ticks[point.workload] + (0 if of_auto else 0.3)
-        rows.plot(told, ticks[point.workload], zorder=3, **DIAMOND)
-        rows.errorbar(ratio.mean, y, xerr=error, zorder=4, **style)
-        cross.errorbar(told, ratio.mean, yerr=error, **style)
-        rows.plot(point.in_loop.mean, ticks[point.workload], zorder=3, **CROSS)
-        cross.plot(point.in_loop.mean, ratio.mean, **CROSS)
+        measured = {**bar, "marker": MARKERS[point.judgement.method], "markersize": 5}
+        rows.errorbar(ratio.mean, y, xerr=error, zorder=4, **measured)
+        cross.errorbar(in_loop, ratio.mean, yerr=error, **bar)
+        for axes, height, ink in ((rows, ticks[point.workload], GREY), (cross, ratio.mean, colour)):
+            axes.plot(before, height, color=ink, zorder=3, **BEFORE)
+            axes.plot(in_loop, height, color=ink, zorder=5, **IN_LOOP)
     rows.set_yticks(list(ticks.values()), [title_of(workload) for workload in ticks], fontsize=8)
     rows.set_ylim(place - 0.4, -0.8)
-    rows.set_xlim(0.38, 1.12)
     rows.axvline(1, color="#dddddd", linewidth=1, zorder=0)
     rows.set_xlabel("images for the same loss over the reference's")
-    rows.plot([], [], label="predicted before the runs", **DIAMOND)
-    rows.plot([], [], label="by pacer.forecast() in the reference's runs", **CROSS)
+    told = {"predicted before the runs": BEFORE, "pacer.forecast() in the reference's runs": IN_LOOP}
+    for label, style in told.items():
+        rows.plot([], [], label=label, color=GREY, **style)
     for method, marker in MARKERS.items():
         if any(point.judgement.method == method for point in known):
-            rows.plot([], [], marker, color="#555555", markersize=5, label=f"{method}, measured (95 %)")
-    rows.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.75, 1.11), ncols=4)
-    cross.plot([0.4, 1.1], [0.4, 1.1], color="#999999", linewidth=1, zorder=1)
-    cross.annotate("as predicted", (0.84, 0.76), fontsize=8, color="#777777", rotation=45, ha="center")
-    cross.set_xlim(0.38, 1.12)
-    cross.set_ylim(0.38, 1.12)
+            rows.plot([], [], marker, color=GREY, markersize=5, label=f"{method}, measured (95 %)")
+    figure.legend(*rows.get_legend_handles_labels(), frameon=False, fontsize=8, loc="upper center", ncols=4)
+    cross.plot(LIMITS, LIMITS, color="#999999", linewidth=1, zorder=1)
+    cross.set_ylim(LIMITS)
     cross.set_aspect("equal")
-    cross.set_xlabel("predicted")
+    cross.set_xlabel("predicted, or forecast")
     cross.set_ylabel("measured")
     for axes in (rows, cross):
+        axes.set_xlim(LIMITS)
         axes.spines[["top", "right"]].set_visible(False)
-    figure.tight_layout()
+    figure.tight_layout(rect=(0, 0, 1, 0.96))
     figure.savefig(HERE.parent / "docs" / "law.png")
 
 
