@@ -251,7 +251,7 @@ def points() -> list[Point]:
             (judged,) = judgements_of([*base, *kept], replace(study, methods=(study.baseline, "auto")))
             judgements.append(replace(judged, method=SAME_RATE))
         found += [Point(workload, predicted, in_loop, judgement) for judgement in judgements]
-    return found
+    return sorted(found, key=lambda point: order_of(point.workload))
 
 
 def said(evaluations: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
@@ -345,6 +345,12 @@ def process_of(workload: str) -> str:
     return next(name for name in COLOURS if name in workload)
 
 
+def order_of(workload: str) -> tuple[int, bool, int]:
+    """Processes as in the picture, fine-tuning last, batches rising."""
+    place = list(COLOURS).index(process_of(workload))
+    return place, workload.startswith("lora"), int(workload.rpartition("-")[2])
+
+
 def title_of(workload: str) -> str:
     """A workload as a row's label."""
     return ("LoRA, batch " if workload.startswith("lora") else "batch ") + workload.rpartition("-")[2]
@@ -362,11 +368,11 @@ def picture(known: list[Point]) -> None:
     )
     place, ticks = 0.0, dict[str, float]()
     for process in COLOURS:
-        own = {point.workload for point in known if process_of(point.workload) == process}
+        own = [name for name in dict.fromkeys(p.workload for p in known) if process_of(name) == process]
         rows.annotate(
             TITLES[process], (0.385, place), color=COLOURS[process], fontsize=9, va="center", weight="bold"
         )
-        for workload in sorted(own, key=lambda name: (name[:4] == "lora", int(name.rpartition("-")[2]))):
+        for workload in own:
             place += 1
             ticks[workload] = place
         place += 1.4
