@@ -248,7 +248,7 @@ def test_another_encoder_is_refused(home: Path, tmp_path: Path) -> None:
     other = saved_text_encoder(tmp_path / "other", seed=1)
     with pytest.raises(StepwellError, match="text_digest="):
         train(home, run, steps=4, samples=0, text_encoder=other)
-    with pytest.raises(BadRecipe, match="its captions were embedded by text_encoder="):
+    with pytest.raises(BadRecipe, match="its captions were embedded by another text encoder"):
         train(home, tmp_path / "next", **{"from": run, "text_encoder": other})
     recipe = json.loads((run / "recipe.json").read_text())
     (run / "recipe.json").write_text(json.dumps({**recipe, "text_encoder": str(other)}))
