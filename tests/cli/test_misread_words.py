@@ -43,7 +43,10 @@ def test_a_folder_is_called_as_it_is_written(name: str, capsys: pytest.CaptureFi
         (("show", "beta", "alpha=1e308"), "no density that floats can hold"),
         (("show", "uniform", "name=3"), "is not a known parameter"),
         (("show", ""), "nothing is named"),
-        (("show", "uniform", "-p", "vp:beta_max=9223372036854775807"), "beta_max must be above 0 and at most"),
+        (
+            ("show", "uniform", "-p", "vp:beta_max=9223372036854775807"),
+            "beta_max must be above 0 and at most",
+        ),
         (("show", "uniform", "-p", "flow:shift=18446744073709551616"), "shift must be above 0 and at most"),
         (("data", "show", "~nosuchuser"), "there is no such user"),
         (("data", "show", "a" * 300), "File name too long"),
