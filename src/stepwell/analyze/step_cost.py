@@ -7,7 +7,7 @@ costs
     ((P - 1) x median(other) + median(due)) / P.
 
 A sampler without a probe may take in the losses of several steps together (`core/pending.py`), which a median
-over single steps would not see: there it is over sums of 16 steps, each in turn with one of the base.
+over single steps would not see: there it is over means of 16 steps, each in turn with one of the base.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count, filterfalse
-from statistics import median
+from statistics import fmean, median
 
 from stepwell.core import require
 from stepwell.core.estimates import Estimate
@@ -48,8 +48,8 @@ class Stepped:
         alike = ("due",) * (TOGETHER if spec is None else 3)
         self.kinds = ("other", "due", "other") if self.period > 1 else alike
         """The steps of one round."""
-        self.summed = spec is None
-        """Whether a round counts by the sum of its steps."""
+        self.averaged = spec is None
+        """Whether a round counts by the mean of its steps."""
         due = (lambda step: True) if spec is None else spec.due
         self._steps: dict[str, Iterator[int]] = {
             "due": filter(due, count(START)),
@@ -130,18 +130,13 @@ def timed(base: Stepped, subject: Stepped, rounds: int) -> Timing:
             else:
                 own, before = subject.seconds(kind), base.seconds("due")
             pairs.append((kind, own, before))
-        if subject.summed:
-            pairs = [("due", sum(own for _, own, _ in pairs), sum(before for _, _, before in pairs))]
-        timing.rounds.append(_round(pairs, len(subject.kinds) // len(pairs)))
+        if subject.averaged:
+            pairs = [("due", fmean(own for _, own, _ in pairs), fmean(before for _, _, before in pairs))]
+        seconds: Round = {"base": [before for _, _, before in pairs]}
+        for kind, own, before in pairs:
+            seconds.setdefault(kind, []).append(own / before)
+        timing.rounds.append(seconds)
     return timing
-
-
-def _round(pairs: list[tuple[str, float, float]], steps: int) -> Round:
-    """Of (kind, seconds, seconds of the base), each of so many steps."""
-    found: Round = {"base": [before / steps for _, _, before in pairs]}
-    for kind, own, before in pairs:
-        found.setdefault(kind, []).append(own / before)
-    return found
 
 
 @dataclass(frozen=True)
