@@ -16,12 +16,13 @@ import json
 import math
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from images_over_a_run import forecasts, over_the_run
+from law_picture import order_of, picture
 from results import HERE, keep
 from results import main as rewrite_results
 
@@ -39,7 +40,6 @@ PREDICTIONS = HERE / "records" / "law" / "predictions.json"
 PILOT_SEED = 200
 QUARTERS, ROUNDS = 4, 8
 """The pilot is measured in the middle of each quarter of its training, by so many rounds of 20 strata."""
-BEST = "forecast/best_images"
 SAME_RATE = "auto, the reference's rate"
 HALVED = ("edm-4/reference",)
 """A final run diverged at the tuned rate: predicted and run again at half of it (LOG.md)."""
@@ -98,19 +98,6 @@ def pilot(settings: tuple[Study, str]) -> list[dict[str, float]]:
             quarter = len(rows)
             rows.append({"step": step + 1, **measured(training, made, plan.recipe.batch, quarter)})
     return rows
-
-
-def over_the_run(ratios: list[float]) -> tuple[float, float]:
-    """(for the same loss, to the end) of a run whose quarters need these shares of the images."""
-    points = 400
-    total, logs = 0.0, []
-    for place in range(points):
-        share = (place + 0.5) / points
-        total += ratios[min(int(share * len(ratios)), len(ratios) - 1)] / points
-        # As compare/curves.py: after the first tenth, every loss by the images spent around it.
-        if share > 0.1:
-            logs.append(math.log(total / share))
-    return math.exp(sum(logs) / len(logs)), total
 
 
 def predict(workload: str) -> None:
@@ -243,23 +230,15 @@ def points() -> list[Point]:
         # The rates are those of the prediction, whatever is tuned later.
         study = started(replace(study, rates=predicted["rates"]), places.out)
         runs = outcomes(study, places)
-        in_loop = paired([said(run.evaluations)[0] for run in runs if run.method == study.baseline])
+        base = [run for run in runs if run.method == study.baseline]
+        in_loop = paired([over_the_run(forecasts(run.evaluations))[0] for run in base])
         judgements = judgements_of(runs, study)
         own, its_places = at_same_rate(workload)
         if kept := outcomes(own, its_places):
-            base = [run for run in runs if run.method == study.baseline]
             (judged,) = judgements_of([*base, *kept], replace(study, methods=(study.baseline, "auto")))
             judgements.append(replace(judged, method=SAME_RATE))
         found += [Point(workload, predicted, in_loop, judgement) for judgement in judgements]
     return sorted(found, key=lambda point: order_of(point.workload))
-
-
-def said(evaluations: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
-    """(For the same loss, to the end) by a run's own forecasts of the best draws at these evaluations."""
-    values = [row.get(BEST, math.nan) for row in evaluations]
-    # It says nothing before its third measurement.
-    first = next((value for value in values if not math.isnan(value)), math.nan)
-    return over_the_run([first if math.isnan(value) else value for value in values])
 
 
 def agreement(pairs: list[tuple[float, float]]) -> tuple[float, float]:
@@ -330,85 +309,6 @@ def outcomes_environment(found: list[Point]) -> dict[str, Any]:
     study, places = study_of(found[0].workload)
     study = replace(study, rates=found[0].predicted["rates"])
     return outcomes(started(study, places.out), places)[0].environment
-
-
-COLOURS = {"linear": "#1f6fb4", "edm": "#3a9d5d", "flow": "#d1495b"}
-TITLES = {"linear": "DDPM's linear chain", "edm": "EDM", "flow": "rectified flow"}
-MARKERS = {"auto": "o", "neyman": "s"}
-BEFORE = {"marker": "D", "markerfacecolor": "white", "linestyle": "", "markersize": 6}
-IN_LOOP = {"marker": "x", "linestyle": "", "markersize": 6}
-GREY, LIMITS = "#555555", (0.38, 1.2)
-
-
-def process_of(workload: str) -> str:
-    """Which process a workload trains."""
-    return next(name for name in COLOURS if name in workload)
-
-
-def order_of(workload: str) -> tuple[int, bool, int]:
-    """Processes as in the picture, fine-tuning last, batches rising."""
-    place = list(COLOURS).index(process_of(workload))
-    return place, workload.startswith("lora"), int(workload.rpartition("-")[2])
-
-
-def title_of(workload: str) -> str:
-    """A workload as a row's label."""
-    return ("LoRA, batch " if workload.startswith("lora") else "batch ") + workload.rpartition("-")[2]
-
-
-def picture(known: list[Point]) -> None:
-    """docs/law.png: every workload in a row, and what was told against what was measured."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, (rows, cross) = plt.subplots(
-        1, 2, figsize=(10.5, 5.8), dpi=130, gridspec_kw={"width_ratios": [1.15, 1]}
-    )
-    place, ticks = 0.0, dict[str, float]()
-    for process in COLOURS:
-        own = [name for name in dict.fromkeys(p.workload for p in known) if process_of(name) == process]
-        rows.annotate(
-            TITLES[process], (0.385, place), color=COLOURS[process], fontsize=9, va="center", weight="bold"
-        )
-        for workload in own:
-            place += 1
-            ticks[workload] = place
-        place += 1.4
-    for point in known:
-        ratio, before, in_loop = point.judgement.images, point.predicted["same_loss"], point.in_loop.mean
-        of_auto, colour = point.judgement.method == "auto", COLOURS[process_of(point.workload)]
-        error = [[ratio.mean - ratio.low], [ratio.high - ratio.mean]]
-        bar = {"color": colour, "capsize": 2, "alpha": 1 if of_auto else 0.5, "linestyle": ""}
-        y = ticks[point.workload] + (0 if of_auto else 0.3)
-        measured = {**bar, "marker": MARKERS[point.judgement.method], "markersize": 5}
-        rows.errorbar(ratio.mean, y, xerr=error, zorder=4, **measured)
-        cross.errorbar(in_loop, ratio.mean, yerr=error, **bar)
-        for axes, height, ink in ((rows, ticks[point.workload], GREY), (cross, ratio.mean, colour)):
-            axes.plot(before, height, color=ink, zorder=3, **BEFORE)
-            axes.plot(in_loop, height, color=ink, zorder=5, **IN_LOOP)
-    rows.set_yticks(list(ticks.values()), [title_of(workload) for workload in ticks], fontsize=8)
-    rows.set_ylim(place - 0.4, -0.8)
-    rows.axvline(1, color="#dddddd", linewidth=1, zorder=0)
-    rows.set_xlabel("images for the same loss over the reference's")
-    told = {"predicted before the runs": BEFORE, "pacer.forecast() in the reference's runs": IN_LOOP}
-    for label, style in told.items():
-        rows.plot([], [], label=label, color=GREY, **style)
-    for method, marker in MARKERS.items():
-        if any(point.judgement.method == method for point in known):
-            rows.plot([], [], marker, color=GREY, markersize=5, label=f"{method}, measured (95 %)")
-    figure.legend(*rows.get_legend_handles_labels(), frameon=False, fontsize=8, loc="upper center", ncols=4)
-    cross.plot(LIMITS, LIMITS, color="#999999", linewidth=1, zorder=1)
-    cross.set_ylim(LIMITS)
-    cross.set_aspect("equal")
-    cross.set_xlabel("predicted, or forecast")
-    cross.set_ylabel("measured")
-    for axes in (rows, cross):
-        axes.set_xlim(LIMITS)
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.tight_layout(rect=(0, 0, 1, 0.96))
-    figure.savefig(HERE.parent / "docs" / "law.png")
 
 
 def main() -> None:

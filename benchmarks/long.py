@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from law import said
+from images_over_a_run import forecasts, over_the_run
 from results import HERE, keep
 from results import main as rewrite_results
 
@@ -105,7 +105,8 @@ def rows_of(workload: str, method: str, own: dict[int, Outcome], base: dict[int,
             target = loss_at(other, step)
             ends.append(loss_at(one, step) / target)
             images.append(reached(one, SIMPLE, target, "images") / (step * other.recipe.batch))
-            told.append(said([row for row in other.evaluations if row["step"] <= step])[1])
+            until = [row for row in other.evaluations if row["step"] <= step]
+            told.append(over_the_run(forecasts(until))[1])
             distances.append(distance_at(one, workload, quarter) / distance_at(other, workload, quarter))
         expected = _three(paired(told)) if method in SAME_OBJECTIVE else ""
         cells = [_three(paired(ends)), _three(paired(images)), expected]
