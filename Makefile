@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 demo: $(READY)  ## train four methods three times each, and make a page of what they did
-	@echo "Training 12 small runs on embedded images: about 8 minutes on two cores."
+	@echo "Training 12 small runs on embedded images: about 4 minutes on two cores."
 	@$(BIN)/stepwell compare demo out=runs/demo --report runs/demo/report.html
 	@echo "Look at it in a browser: $(CURDIR)/runs/demo/report.html"
 	@echo "Next: .venv/bin/stepwell ls; .venv/bin/stepwell train fashion16 method=auto"
