@@ -2,6 +2,7 @@
 
     python benchmarks/long.py run long methods=reference,auto
     python benchmarks/long.py run long-elsewhere methods=auto workloads=linear-shorter
+    python benchmarks/long.py run long-cifar10   (made_data.py has its data)
     python benchmarks/long.py distances      of 2,000 images at each checkpoint that is still there
     python benchmarks/long.py table          the record, from what is there
 
@@ -34,6 +35,8 @@ DISTANCES = HERE / "records" / "long"
 QUARTERS = 4
 MOST_SEEDS = 10
 """The studies have five; flow has five more (LOG.md)."""
+GIVEN = {"long-cifar10": ("data=runs/cifar10-subset.npz", "extractor=resnet20-cifar10")}
+"""What a study needs beside its file."""
 SHORTER, BASELINE = "linear-shorter", "reference"
 SAME_OBJECTIVE = ("auto", "neyman")
 """Forecasts are about these: they keep the reference's objective."""
@@ -42,7 +45,9 @@ SIMPLE = loss("simple").key
 
 def study_of(name: str, words: Sequence[str] = ()) -> tuple[Study, Workspace]:
     """A study as the words change it, and where its runs are."""
-    return load_study(name, words), Workspace(Path("runs/results/long"), RECORDS, cores())
+    return load_study(name, [*GIVEN.get(name, ()), *words]), Workspace(
+        Path("runs/results/long"), RECORDS, cores()
+    )
 
 
 def run(name: str, words: list[str]) -> None:
@@ -125,7 +130,7 @@ def _three(ratio: Ratio) -> str:
 def table() -> None:
     """What is there, as a record."""
     by: dict[str, dict[str, dict[int, Outcome]]] = {}
-    for name in ("long", "long-elsewhere"):
+    for name in ("long", "long-elsewhere", "long-cifar10"):
         study, places = study_of(name, [f"seeds={MOST_SEEDS}"])
         for outcome in outcomes(study, places):
             workload = outcome.path.parent.parent.name
