@@ -44,7 +44,7 @@ SAME_RATE = "auto, the reference's rate"
 HALVED = ("edm-4/reference",)
 """A final run diverged at the tuned rate: predicted and run again at half of it (LOG.md)."""
 SEEDS = dict.fromkeys(("linear-256", "flow-4", "flow-256"), 16)
-"""Of the reference and `auto`, where eight left the distance's bound above 1.05; the others have eight (LOG.md)."""
+"""Of the reference and `auto`: eight left the distance's bound above 1.05 (LOG.md)."""
 
 
 def study_of(workload: str) -> tuple[Study, Workspace]:

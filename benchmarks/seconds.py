@@ -24,8 +24,8 @@ HOW = (
     "Two workloads of `stepwell compare law` again, four seeds, one run at a time, one thread each, on an "
     "otherwise idle machine, the methods of a seed one after the other: training seconds (no evaluation, "
     "saving or forecast in them) for the same held-out loss over the "
-    "reference's, beside images. Both train at the rates that `law` chose for the reference and `auto` there, "
-    "0.004 and 0.008."
+    "reference's, beside images. Both train at the rates that `law` chose there for the reference and "
+    "`auto`: 0.004, 0.008."
 )
 
 
