@@ -70,14 +70,14 @@ def test_a_method_that_measures_nothing_has_one_kind_of_step() -> None:
     assert all(set(one) == {"base", "due"} and len(one["base"]) == 1 for one in timing.rounds)
 
 
-def test_what_a_method_does_in_one_of_16_steps_is_counted() -> None:
+def test_what_a_method_does_in_one_of_32_steps_is_counted() -> None:
     clock = FakeClock()
 
     def step(number: int) -> None:
         clock.now += 1.0 + 4.0 * (number % TOGETHER == 5)
 
     timing = timed(clock.run(None, 1.0, 1.0), Stepped(step, None, clock), rounds=5)
-    assert timing.ratio() == pytest.approx(1 + 4 / 16)
+    assert timing.ratio() == pytest.approx(1 + 4 / TOGETHER)
 
 
 def test_rounds_alternate_who_comes_first() -> None:

@@ -63,7 +63,7 @@ lr = [1e-3, 2e-3]
     assert study.metric_of("uniform").weighting == "vlb"
     short = tuned(study, tmp_path, None)
     assert len(short.trials) == 12
-    assert {trial.recipe.steps for trial in short.trials} == {25}
+    assert {trial.recipe.steps for trial in short.trials} == {100}
     assert {trial.recipe.seed for trial in short.trials} == {100, 101}
     assert short.rates == {}
     chosen = replace(study, rates={"uniform": 0.5})

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import pytest
 from compare.made_runs import write_run
 
 from stepwell.compare.study import Study, Tuning, load_study
@@ -17,7 +18,7 @@ from stepwell.compare.tuning import Tuned, _best, tuned
 
 def study(widen: int = 4) -> Study:
     loaded = load_study("fashion16", ["methods=uniform,neyman", "steps=160"])
-    return replace(loaded, tune=Tuning((1e-3, 2e-3), widen=widen))
+    return replace(loaded, tune=Tuning((1e-3, 2e-3), widen=widen, least_steps=40))
 
 
 def run_all(study: Study, out: Path, end: Callable[[Trial], float], failed: tuple[Path, ...] = ()) -> Tuned:
@@ -108,6 +109,17 @@ def test_next_to_a_rate_that_fails_the_one_below_is_taken_if_it_is_as_good() -> 
     assert _best(known, grid, tie=0.0) == 4e-3
     # At an edge nothing is known of what lies beyond: the grid is widened first.
     assert _best({1e-3: 0.0, 2e-3: 0.0, 4e-3: 0.0, 8e-3: -1.0}, grid, tie=0.01) == 8e-3
+
+
+@pytest.mark.parametrize(("steps", "short"), [(80, 80), (300, 100), (4000, 1000)])
+def test_runs_that_tune_are_a_quarter_long_and_never_very_short(
+    tmp_path: Path, steps: int, short: int
+) -> None:
+    loaded = load_study("fashion16", ["methods=uniform", f"steps={steps}", "tune=1e-3,2e-3"])
+    assert {trial.recipe.steps for trial in tuned(loaded, tmp_path, None).trials} == {short}
+    assert loaded.tune is not None
+    any_length = replace(loaded, tune=replace(loaded.tune, least_steps=1))
+    assert {trial.recipe.steps for trial in tuned(any_length, tmp_path, None).trials} == {steps // 4}
 
 
 def test_a_study_that_does_not_tune_keeps_the_rates_it_was_given(tmp_path: Path) -> None:

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-import global_draws
 import pytest
 import torch
 from accelerate.state import AcceleratorState
+from global_draws import as_one_process, on_ranks
 from small_runs import assert_same_run, newest_tensors, records_without_clock, small_run, words
 
 from stepwell.core.errors import Unsupported
-from stepwell.core.tick import Tick
-from stepwell.pacer.pace import Pace
 from stepwell.recipes.load import load
 from stepwell.recipes.run import run_plan
 from stepwell.train import checkpoint
@@ -26,20 +20,6 @@ from stepwell.train.step import TrainingStopped
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
 
-SCRIPT = """
-import sys, torch
-sys.path.insert(0, {folder!r})
-torch.set_num_threads(1)
-import global_draws
-from stepwell.core.tick import Tick
-from stepwell.pacer.pace import Pace
-from stepwell.recipes.load import load
-from stepwell.recipes.run import run_plan
-
-Tick.uniform, Pace.noise_like = global_draws.uniform, global_draws.noise_like
-for words in {runs!r}:
-    run_plan(load("fashion16", words), inexact=True, say=lambda text: None)
-"""
 GLOBAL_BATCH = 32
 # A probe in every step, of all images of the batch.
 COMMON: dict[str, Any] = {
@@ -54,19 +34,6 @@ def _settings(world: int, **changes: Any) -> dict[str, Any]:
     return {**COMMON, "batch": GLOBAL_BATCH // world, "sharding": "full", **changes}
 
 
-def _on_ranks(world: int, folder: Path, runs: list[list[str]]) -> None:
-    script = folder / f"script{world}.py"
-    script.write_text(SCRIPT.format(folder=str(Path(__file__).parent), runs=runs))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    launch = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={world}"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [*launch, f"--master_port={port}", str(script)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
-    assert done.returncode == 0, done.stderr[-5000:]
-
-
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs of two ranks: `ddp`, `full`, and `again`, which stopped at step 10."""
@@ -74,7 +41,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs = [words(folder / "ddp", **_settings(2, sharding="none"))]
     runs += [words(folder / "full", **_settings(2, samples=4, sample_steps=2))]
     runs += [words(folder / "again", **_settings(2, steps=steps)) for steps in (10, 20)]
-    _on_ranks(2, folder, runs)
+    on_ranks(2, folder, runs)
     return folder
 
 
@@ -111,22 +78,17 @@ def test_a_sharded_run_makes_samples_and_its_export_loads_in_diffusers(two: Path
     assert torch.equal(first, average["ema/0"])
 
 
-def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Tick, "uniform", global_draws.uniform)
-    monkeypatch.setattr(Pace, "noise_like", global_draws.noise_like)
-
-
 def test_one_process_and_four_ranks_draw_as_two_and_open_their_checkpoint(
     two: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("by 1", "by 4"):
         shutil.copytree(two / "full", tmp_path / name)
-    _on_ranks(
+    on_ranks(
         4,
         tmp_path,
         [words(tmp_path / "four", **_settings(4)), words(tmp_path / "by 4", **_settings(2, steps=22))],
     )
-    _alone(monkeypatch)
+    as_one_process(monkeypatch)
     small_run(tmp_path / "one", **_settings(1, sharding="none"))
     densities = {
         name: _density(run)

@@ -33,6 +33,10 @@ class Tuning:
     """None of the study's seeds: nothing is tuned on what is reported."""
     share: float = 0.25
     """Share of the steps."""
+    least_steps: int = 100
+    """Steps of each of these runs at least, or all where a study has fewer.
+
+    25 steps of 100 once chose half of the rate that was best in the end (benchmarks/LOG.md, edm-256)."""
     workload: str | None = None
     """The workload to tune on, the first by default; the others use its rates, unless it is `each`."""
     widen: int = 4
@@ -164,6 +168,8 @@ def tuning_of(given: Any, mistakes: list[str]) -> Tuning | None:
         mistakes.append(f"tune: widen must be 0 or more, not {found.widen!r}")
     if not _count(found.evaluations) or not found.evaluations:
         mistakes.append(f"tune: evaluations must be 1 or more, not {found.evaluations!r}")
+    if not _count(found.least_steps) or not found.least_steps:
+        mistakes.append(f"tune: least_steps must be 1 or more, not {found.least_steps!r}")
     if not _number(found.tie) or not 0 <= found.tie < 1:
         mistakes.append(f"tune: tie must lie in [0, 1), not {quoted(found.tie)}")
     if not _number(found.share) or not 0 < found.share <= 1:

@@ -76,7 +76,8 @@ def _trials(
     trials = []
     for seed, rate, method in product(tune.seeds, grid, study.methods):
         plan = plans[method]
-        steps = max(1, round(plan.recipe.steps * tune.share))
+        every = plan.recipe.steps
+        steps = max(round(every * tune.share), min(tune.least_steps, every))
         short = plan.with_settings(
             seed=seed, lr=rate, steps=steps, samples=0, evaluate_every=how_often(steps, tune.evaluations)
         )

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import NamedTuple
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
 
 from stepwell.core import require
 from stepwell.core.errors import InvalidParameter
+from stepwell.core.tensors import few
 
 
 class Density(ABC):
@@ -85,10 +86,15 @@ class Table(Density):
 
     def drawn(self, v: Tensor) -> tuple[Tensor, Tensor]:
         copy = self._copy(v)
+        if few(len(v), v.device) and len(self.shares) <= _LISTED:
+            between, bins = copy.lists
+            held = [(value, bins[bisect_right(between, value)]) for value in v.tolist()]
+            u = [min((value - below) / height + start, end) for value, (below, height, start, end) in held]
+            return torch.tensor(u, dtype=v.dtype), torch.tensor([own[1] for _, own in held], dtype=v.dtype)
         index = torch.searchsorted(copy.between, v.contiguous(), right=True)
         # One look-up instead of four: in a small batch every operation takes the same time.
         below, heights, starts, ends = copy.bins.index_select(1, index).unbind()
-        above = (v - below).clamp_(min=0).div_(heights)
+        above = (v - below).div_(heights)
         # A draw never leaves its bin, so the bin's height is the density there.
         return torch.minimum(above.add_(starts), ends), heights
 
@@ -112,7 +118,12 @@ class Table(Density):
         return self._copies[key]
 
 
-class _Copy(NamedTuple):
+_LISTED = 128
+"""Bins of a table that is worth reading into Python's lists: learners make one anew after many an update."""
+
+
+@dataclass(frozen=True)
+class _Copy:
     """A table in one dtype on one device."""
 
     borders: Tensor
@@ -127,6 +138,11 @@ class _Copy(NamedTuple):
 
     Rounding might reach the upper border.
     """
+
+    @cached_property
+    def lists(self) -> tuple[list[float], list[list[float]]]:
+        """`between` and the transpose of `bins`, as Python's numbers: for few draws on a CPU."""
+        return self.between.tolist(), self.bins.T.tolist()
 
 
 def table(masses: Tensor, borders: Tensor | None = None) -> Table:

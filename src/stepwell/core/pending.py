@@ -1,4 +1,4 @@
-"""Losses that wait to be taken in together: a dozen small operations cost as much for one batch as for 16."""
+"""Losses that wait to be taken in together: a dozen small operations cost as much for one batch as for 32."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from torch import Tensor
 from stepwell.core import saved_state
 from stepwell.core.tensors import PerExample, State
 
-TOGETHER = 16
+TOGETHER = 32
 """Batches that wait at most."""
+MOST = 4096
+"""Losses that wait at most, over all of them: large batches are not kept for long."""
 
 _OWNER = "the losses that wait"
 
@@ -22,11 +24,13 @@ class Pending:
     def __init__(self, *names: str) -> None:
         self._names = names
         self._batches: list[Sequence[PerExample]] = []
+        self._losses = 0
+        """In all batches."""
 
     @property
     def full(self) -> bool:
         """Whether it is time to take them in."""
-        return len(self._batches) >= TOGETHER
+        return len(self._batches) >= TOGETHER or self._losses >= MOST
 
     def __bool__(self) -> bool:
         return bool(self._batches)
@@ -34,6 +38,7 @@ class Pending:
     def add(self, *values: PerExample) -> None:
         """One more batch: a tensor [B] for each name."""
         self._batches.append(values)
+        self._losses += len(values[0])
 
     @property
     def device(self) -> torch.device:
@@ -43,12 +48,14 @@ class Pending:
     def joined(self) -> list[Tensor]:
         """The values [n] of all batches, one tensor for each name."""
         device = self.device
-        columns = zip(*self._batches, strict=True)
-        return [torch.cat([value.to(device) for value in column]) for column in columns]
+        batches = self._batches
+        if any(value.device != device for batch in batches for value in batch):
+            batches = [[value.to(device) for value in batch] for batch in batches]
+        return [torch.cat(column) for column in zip(*batches, strict=True)]
 
     def clear(self) -> None:
         """They were taken in."""
-        self._batches = []
+        self._batches, self._losses = [], 0
 
     def state_dict(self) -> State:
         """All values, and how many belong to each batch."""
@@ -58,7 +65,7 @@ class Pending:
 
     def load_state_dict(self, state: State) -> None:
         """Continue where `state_dict` was taken; states of before `auto` waited have no losses that wait."""
-        self._batches = []
+        self.clear()
         if "sizes" not in state:
             return
         sizes = saved_state.tensor(state, "sizes", _OWNER, (None,)).tolist()
@@ -66,4 +73,5 @@ class Pending:
         shape = (int(sum(sizes)),)
         columns = [saved_state.tensor(state, name, _OWNER, shape, finite=False) for name in self._names]
         if sizes:
-            self._batches = list(zip(*(column.split(sizes) for column in columns), strict=True))
+            for batch in zip(*(column.split(sizes) for column in columns), strict=True):
+                self.add(*batch)

@@ -32,7 +32,7 @@ from stepwell.pacer.window import CallOrderError, Counter, Window
 from stepwell.probes.context import LossAt
 from stepwell.weightings import LearnedWeighting, Weighting
 
-_SHARE_EVERY = 8
+_SHARE_EVERY = 16
 """Updates between two values of the effective sample share."""
 
 _OF_RANK = ("probe", "metrics", "forecast")

@@ -28,7 +28,7 @@ from stepwell.samplers.one_density import Learner, fingerprint
 OFTEN = 1.05
 """The density is made anew whenever so many times as many losses were seen as when it was made last.
 
-Until then losses wait, at most 16 updates: early in training every batch counts at once.
+Until then losses wait, at most 32 updates: early in training every batch counts at once.
 """
 
 

@@ -128,6 +128,8 @@ def test_one_update_as_published_is_the_transcription_of_the_official_code() -> 
 
 
 def test_the_reward_as_published_is_the_fall_of_the_kl_in_bits() -> None:
+    # Sums of three decreases may nearly cancel, as they do for other weights.
+    torch.manual_seed(0)
     model = torch.nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     kls: list[tuple[Tensor, Tensor]] = []
