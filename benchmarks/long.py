@@ -3,7 +3,7 @@
     python benchmarks/long.py run long methods=reference,auto
     python benchmarks/long.py run long-elsewhere methods=auto workloads=linear-shorter
     python benchmarks/long.py run long-cifar10   (made_data.py has its data)
-    python benchmarks/long.py distances      of 2,000 images at each checkpoint that is still there
+    python benchmarks/long.py distances cifar10     of 2,000 images at each checkpoint that is still there
     python benchmarks/long.py table          the record, from what is there
 
 Nothing that is there already runs again.
@@ -59,10 +59,10 @@ def run(name: str, words: list[str]) -> None:
     run_study(study, places, progress.begin, progress.on_event)
 
 
-def distances() -> None:
-    """Of every run directory that still has its checkpoints."""
-    for folder in sorted(Path("runs/results/long").glob("*/*/*/checkpoints")):
-        keep_distances(folder.parent.parent.parent.name, folder.parent, load_study("long").effort)
+def distances(workload: str) -> None:
+    """Of every run directory of a workload that still has its checkpoints."""
+    for folder in sorted(Path("runs/results/long", workload).glob("*/*/checkpoints")):
+        keep_distances(workload, folder.parent, load_study("long").effort)
 
 
 def keep_distances(workload: str, folder: Path, effort: dict[str, int]) -> None:
@@ -194,8 +194,10 @@ def main() -> None:
     stage, *words = sys.argv[1:]
     if stage == "run":
         run(words[0], words[1:])
+    elif stage == "distances":
+        distances(*words)
     else:
-        {"distances": distances, "table": table}[stage]()
+        table()
 
 
 if __name__ == "__main__":
