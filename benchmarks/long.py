@@ -15,7 +15,6 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from images_over_a_run import forecasts, over_the_run
 from results import HERE, keep
@@ -129,54 +128,56 @@ def _three(ratio: Ratio) -> str:
 
 def table() -> None:
     """What is there, as a record."""
+    by = measured()
+    rows = [
+        row
+        for workload, methods in by.items()
+        if BASELINE in methods
+        for method, own in methods.items()
+        if method != BASELINE
+        for row in rows_of(workload, method, own, methods[BASELINE])
+    ]
+    base = by["linear"][BASELINE]
+    rows += shorter_rows(by.get(SHORTER, {}).get("auto", {}), base)
+    last = [final(run, SIMPLE) / loss_at(run, 0.9 * run.recipe.steps) for run in base.values()]
+    how = f"{HOW} Over its last tenth the reference on linear goes from 1 to {paired(last).mean:.4f}."
+    made_in = next(iter(base.values())).environment
+    keep("long", "long: does the gain last?", how, COLUMNS, rows, made_in, "python benchmarks/long.py table")
+    rewrite_results()
+    print("\n".join(" | ".join(row) for row in rows))
+
+
+def measured() -> dict[str, dict[str, dict[int, Outcome]]]:
+    """All runs that are there, by workload, method and seed."""
     by: dict[str, dict[str, dict[int, Outcome]]] = {}
     for name in ("long", "long-elsewhere", "long-cifar10"):
         study, places = study_of(name, [f"seeds={MOST_SEEDS}"])
         for outcome in outcomes(study, places):
             workload = outcome.path.parent.parent.name
             by.setdefault(workload, {}).setdefault(outcome.method, {})[outcome.seed] = outcome
-    rows: list[list[str]] = []
-    made_in: dict[str, Any] = {}
-    for workload, methods in by.items():
-        base = methods.get(BASELINE)
-        if base is None:
-            continue
-        made_in = next(iter(base.values())).environment
-        for method, own in methods.items():
-            if method != BASELINE:
-                rows += rows_of(workload, method, own, base)
-    shorter = by.get(SHORTER, {}).get("auto", {})
-    base = by["linear"][BASELINE]
-    seeds = sorted(shorter.keys() & base.keys())
-    if seeds:
-        ends = paired([final(shorter[seed], SIMPLE) / final(base[seed], SIMPLE) for seed in seeds])
-        steps = next(iter(shorter.values())).recipe.steps
-        share = steps / next(iter(base.values())).recipe.steps
-        rows.append(
-            [
-                SHORTER,
-                "auto",
-                f"end of {share:.2f} of the steps",
-                str(len(seeds)),
-                _three(ends),
-                f"{share:.2f}",
-                "",
-                "",
-            ]
-        )
-    last = [final(run, SIMPLE) / loss_at(run, 0.9 * run.recipe.steps) for run in base.values()]
-    how = f"{HOW} Over its last tenth the reference on linear goes from 1 to {paired(last).mean:.4f}."
-    columns = ["workload", "method", "after", "seeds", "loss over the reference's there"]
-    columns += [
-        "images to the reference's loss there",
-        "by its own forecast",
-        "distance over the reference's there",
-    ]
-    keep("long", "long: does the gain last?", how, columns, rows, made_in, "python benchmarks/long.py table")
-    rewrite_results()
-    print("\n".join(" | ".join(row) for row in rows))
+    return by
 
 
+def shorter_rows(own: dict[int, Outcome], base: dict[int, Outcome]) -> list[list[str]]:
+    """Fewer steps of `auto`, whose decay ends earlier, against all steps of the reference."""
+    seeds = sorted(own.keys() & base.keys())
+    if not seeds:
+        return []
+    ends = paired([final(own[seed], SIMPLE) / final(base[seed], SIMPLE) for seed in seeds])
+    share = f"{own[seeds[0]].recipe.steps / base[seeds[0]].recipe.steps:.2f}"
+    return [[SHORTER, "auto", f"end of {share} of the steps", str(len(seeds)), _three(ends), share, "", ""]]
+
+
+COLUMNS = [
+    "workload",
+    "method",
+    "after",
+    "seeds",
+    "loss over the reference's there",
+    "images to the reference's loss there",
+    "by its own forecast",
+    "distance over the reference's there",
+]
 HOW = (
     "`stepwell compare long`: tiny U-Net, fashion16, batch 64, cosine decay of the learning rate to 0, every "
     "method at the rate 0.008: short runs of the reference alone (1,000 steps, seeds 100 and 101, 0.002 to "
