@@ -17,17 +17,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from images_over_a_run import forecasts, over_the_run
+from paper_tables import keep_against_paper
 from results import HERE, keep
 from results import main as rewrite_results
 
 from stepwell.cli.progress import StudyProgress
 from stepwell.compare.curves import final, reached
+from stepwell.compare.judgement import Judgement
 from stepwell.compare.pool import cores
 from stepwell.compare.results import Outcome
 from stepwell.compare.run_study import Workspace, outcomes, run_study
 from stepwell.compare.stats import Ratio, paired
 from stepwell.compare.study import Study, load_study
-from stepwell.runs.metrics import FRECHET, loss
+from stepwell.compare.summary import judgements_of
+from stepwell.runs.metrics import BITS, FRECHET, loss
 
 RECORDS = HERE / "records" / "runs-long"
 DISTANCES = HERE / "records" / "long"
@@ -127,8 +130,8 @@ def _three(ratio: Ratio) -> str:
 
 
 def table() -> None:
-    """What is there, as a record."""
-    by = measured()
+    """What is there, as records: after each quarter, at the end, and beside the paper."""
+    by, judgements = measured()
     rows = [
         row
         for workload, methods in by.items()
@@ -142,20 +145,37 @@ def table() -> None:
     last = [final(run, SIMPLE) / loss_at(run, 0.9 * run.recipe.steps) for run in base.values()]
     how = f"{HOW} Over its last tenth the reference on linear goes from 1 to {paired(last).mean:.4f}."
     made_in = next(iter(base.values())).environment
-    keep("long", "long: does the gain last?", how, COLUMNS, rows, made_in, "python benchmarks/long.py table")
+    keep("long", "long: does the gain last?", how, COLUMNS, rows, made_in, COMMAND)
+    ends = [end_of(judgement) for judgement in judgements]
+    keep("long-end", "long: at the end, by what each method pursues", AT_THE_END, END, ends, made_in, COMMAND)
+    keep_against_paper("long", judgements, made_in, COMMAND, at_the_end=True)
     rewrite_results()
-    print("\n".join(" | ".join(row) for row in rows))
+    print("\n".join(" | ".join(row) for row in [*rows, *ends]))
 
 
-def measured() -> dict[str, dict[str, dict[int, Outcome]]]:
-    """All runs that are there, by workload, method and seed."""
+def measured() -> tuple[dict[str, dict[str, dict[int, Outcome]]], list[Judgement]]:
+    """All runs that are there, by workload, method and seed, and how they compare at the end."""
     by: dict[str, dict[str, dict[int, Outcome]]] = {}
+    judgements = list[Judgement]()
     for name in ("long", "long-elsewhere", "long-cifar10"):
         study, places = study_of(name, [f"seeds={MOST_SEEDS}"])
-        for outcome in outcomes(study, places):
+        found = outcomes(study, places)
+        judgements += judgements_of(found, study)
+        for outcome in found:
             workload = outcome.path.parent.parent.name
             by.setdefault(workload, {}).setdefault(outcome.method, {})[outcome.seed] = outcome
-    return by
+    return by, judgements
+
+
+def end_of(judgement: Judgement) -> list[str]:
+    """A method at the end of its training over the method that it is judged against."""
+    ratios = (
+        judgement.images_to_end,
+        judgement.end,
+        *(judgement.scores[key] for key in (BITS.key, FRECHET.key)),
+    )
+    names = (judgement.workload, judgement.method, judgement.against, judgement.metric.title)
+    return [*names, *(str(ratio) for ratio in ratios), str(judgement.images.seeds)]
 
 
 def shorter_rows(own: dict[int, Outcome], base: dict[int, Outcome]) -> list[list[str]]:
@@ -178,6 +198,24 @@ COLUMNS = [
     "by its own forecast",
     "distance over the reference's there",
 ]
+END = [
+    "workload",
+    "method",
+    "against",
+    "judged by",
+    "images to the other's end",
+    "end",
+    "bits",
+    "distance",
+    "seeds",
+]
+COMMAND = "python benchmarks/long.py table"
+AT_THE_END = (
+    "The runs above, as `stepwell compare` judges them: on the objective that the method pursues, images to "
+    "the other method's end (the mean loss of its last tenth; above, its last evaluation) and the loss "
+    "there; bits per dimension; Fréchet distances of 2,000 images. Ratios of paired seeds with 95 % "
+    "intervals; below 1 is better."
+)
 HOW = (
     "`stepwell compare long`: tiny U-Net, fashion16, batch 64, cosine decay of the learning rate to 0, every "
     "method at the rate 0.008: short runs of the reference alone (1,000 steps, seeds 100 and 101, 0.002 to "

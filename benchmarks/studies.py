@@ -14,6 +14,7 @@ import shlex
 import sys
 from pathlib import Path
 
+from paper_tables import keep_against_paper
 from results import ELSEWHERE, HERE, keep
 from results import main as rewrite_results
 
@@ -21,14 +22,12 @@ from stepwell.cli.progress import StudyProgress
 from stepwell.compare.judgement import Judgement
 from stepwell.compare.pool import cores
 from stepwell.compare.run_study import Workspace, outcomes, run_study, summary_of
-from stepwell.compare.stats import Ratio
 from stepwell.compare.study import Study, Tuning, load_study
 from stepwell.compare.summary import judgements_of
 from stepwell.compare.tuning import tuned
 from stepwell.compare.views import Summary
 from stepwell.recipes.method import first_words, study_files
 from stepwell.runs import portable
-from stepwell.runs.metrics import FRECHET
 
 RECORDS = HERE / "records" / "runs"
 APART = (
@@ -44,72 +43,6 @@ APART = (
 )
 """Studies of data, networks, processes or lengths of their own, whose runs have records of their own."""
 STUDIES = ("table1", "table4", "zero-cost")
-PAPER: dict[str, dict[str, tuple[float, float]]] = {
-    # Kim et al. 2025, Tables 1 to 4: FID after 0.2 M steps (Table 2: 100 epochs), and the last one told.
-    "linear": {
-        "uniform": (8.16, 3.19),
-        "p2": (6.45, 4.70),
-        "min-snr": (4.40, 3.16),
-        "logit-normal": (5.38, 3.60),
-        "speed-legacy": (4.08, 3.57),
-        "beta-policy:as_published=true": (3.99, 2.94),
-        "beta-policy:credit=alignment": (3.99, 2.94),
-        "gradient-variance": (21.3, 11.3),
-    },
-    "cosine": {
-        "uniform": (3.74, 3.14),
-        "p2": (5.64, 5.04),
-        "min-snr": (3.51, 3.07),
-        "logit-normal": (4.55, 3.78),
-        "speed-legacy": (4.12, 3.57),
-        "beta-policy:as_published=true": (3.87, 3.00),
-        "beta-policy:credit=alignment": (3.87, 3.00),
-    },
-    "quadratic": {
-        "uniform": (4.04, 3.01),
-        "p2": (4.93, 3.66),
-        "min-snr": (4.76, 4.17),
-        "logit-normal": (4.78, 3.51),
-        "speed-legacy": (3.99, 3.52),
-        "beta-policy:as_published=true": (3.96, 2.95),
-        "beta-policy:credit=alignment": (3.96, 2.95),
-    },
-    "latents": {
-        "uniform": (12.87, 8.72),
-        "p2": (10.69, 6.88),
-        "min-snr": (10.87, 6.83),
-        "logit-normal": (12.81, 7.28),
-        "speed-legacy": (14.40, 7.98),
-        "beta-policy:as_published=true": (10.94, 6.62),
-    },
-    "latents-of-classes": {
-        "min-snr": (11.5, 4.54),
-        "beta-policy:as_published=true+min-snr": (11.3, 4.33),
-    },
-}
-
-
-def against_paper(judgements: list[Judgement]) -> list[list[str]]:
-    """Every method's distance over its baseline's, beside the paper's FIDs, and whether they agree."""
-    rows = []
-    for judgement in judgements:
-        theirs = PAPER.get(judgement.workload, {})
-        if judgement.method not in theirs or judgement.against not in theirs:
-            continue
-        early, last = (
-            one / base for one, base in zip(theirs[judgement.method], theirs[judgement.against], strict=True)
-        )
-        distance = judgement.scores[FRECHET.key]
-        cells = [f"{early:.2f}", f"{last:.2f}", str(distance), _agrees(distance, early)]
-        rows.append([judgement.workload, judgement.method, *cells])
-    return rows
-
-
-def _agrees(here: Ratio, paper: float) -> str:
-    """Only what three seeds are sure of can agree or disagree."""
-    if not (here.lower or here.higher):
-        return "undecided here"
-    return "agrees" if here.lower == (paper < 1) else "DISAGREES"
 
 
 def keep_tables(study: Study, words: list[str], summary: Summary, judgements: list[Judgement]) -> None:
@@ -128,11 +61,7 @@ def keep_tables(study: Study, words: list[str], summary: Summary, judgements: li
         head = ""
         columns, rows = list(table.columns), table.text_rows()
         keep(f"{study.name}-{place}", name, how, columns, rows, summary.environment, command)
-    rows = against_paper(judgements)
-    if rows:
-        columns = ["schedule", "method", "paper, early", "paper, end", "here", "direction"]
-        name = f"{study.name} against the paper's claims"
-        keep(f"{study.name}-paper", name, BESIDE, columns, rows, summary.environment, command)
+    keep_against_paper(study.name, judgements, summary.environment, command)
 
 
 def _tuned(tune: Tuning) -> str:
@@ -151,13 +80,6 @@ SECONDS = (
 EQUAL_SECONDS = (
     "Every run trained for the same time, one thread each, as many at once as there are cores. Seconds say "
     "something only if the machine had no other work: LOG.md says what it had."
-)
-BESIDE = (
-    "FID of Kim et al. (50,000 images) over that of their baseline, early and at the end; here the Fréchet "
-    "distance over the baseline's, 95 % interval, on the features named above, which are not Inception's. "
-    "Whether the directions agree: with the early figure, since these runs are short, and only where the "
-    "interval excludes 1. The paper's own method may stand in two rows: as its code has it, and with the "
-    "corrected credit."
 )
 
 
