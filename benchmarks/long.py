@@ -1,10 +1,10 @@
-"""Does a gain last? The study `long`, with losses and distances at four times of its training.
+"""Does a gain last? The study `long`, with losses, bits and distances at four times of its training.
 
     python benchmarks/long.py run long methods=reference,auto
     python benchmarks/long.py run long-elsewhere methods=auto workloads=linear-shorter
     python benchmarks/long.py run long-cifar10   (made_data.py has its data)
-    python benchmarks/long.py distances cifar10     of 2,000 images at each checkpoint that is still there
-    python benchmarks/long.py table          the record, from what is there
+    python benchmarks/long.py scores cifar10     bits and distances at checkpoints that are still there
+    python benchmarks/long.py table              the record, from what is there
 
 Nothing that is there already runs again.
 """
@@ -12,6 +12,7 @@ Nothing that is there already runs again.
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,10 +31,10 @@ from stepwell.compare.run_study import Workspace, outcomes, run_study
 from stepwell.compare.stats import Ratio, paired
 from stepwell.compare.study import Study, load_study
 from stepwell.compare.summary import judgements_of
-from stepwell.runs.metrics import BITS, FRECHET, loss
+from stepwell.runs.metrics import BITS, FRECHET, Metric, loss
 
 RECORDS = HERE / "records" / "runs-long"
-DISTANCES = HERE / "records" / "long"
+SCORES = HERE / "records" / "long"
 QUARTERS = 4
 MOST_SEEDS = 10
 """The studies have five; flow has five more (LOG.md)."""
@@ -61,14 +62,16 @@ def run(name: str, words: list[str]) -> None:
     run_study(study, places, progress.begin, progress.on_event)
 
 
-def distances(workload: str) -> None:
+def scores(workload: str) -> None:
     """Of every run directory of a workload that still has its checkpoints."""
+    study = "long-cifar10" if workload == "cifar10" else "long"
+    effort = load_study(study, GIVEN.get(study, ())).effort
     for folder in sorted(Path("runs/results/long", workload).glob("*/*/checkpoints")):
-        keep_distances(workload, folder.parent, load_study("long").effort)
+        keep_scores(workload, folder.parent, effort)
 
 
-def keep_distances(workload: str, folder: Path, effort: dict[str, int]) -> None:
-    """The Fréchet distances of a run at its checkpoints, after each quarter of its steps."""
+def keep_scores(workload: str, folder: Path, effort: dict[str, int]) -> None:
+    """Bits and Fréchet distance of a run at its checkpoints, after each of its first three quarters."""
     import torch
 
     from stepwell.recipes.experiment import trained
@@ -76,23 +79,25 @@ def keep_distances(workload: str, folder: Path, effort: dict[str, int]) -> None:
     from stepwell.train.checkpoint import steps
 
     torch.set_num_threads(1)
-    place = DISTANCES / f"{workload}-{folder.parent.name}-{folder.name}.json"
+    place = SCORES / f"{workload}-{folder.parent.name}-{folder.name}.json"
     if place.exists():
         return
-    kept = sorted(steps(folder / "checkpoints"))
-    told = Effort(**{**effort, "bits_images": 1, "bits_timesteps": 1})
-    distances = {step: FRECHET.read(score(trained(folder, step=step), told)) for step in kept}
-    DISTANCES.mkdir(parents=True, exist_ok=True)
-    place.write_text(json.dumps(distances) + "\n")
+    found = {}
+    for step in sorted(steps(folder / "checkpoints"))[: QUARTERS - 1]:
+        values = score(trained(folder, step=step), Effort(**effort))
+        found[step] = {metric.key: metric.read(values) for metric in (BITS, FRECHET)}
+    SCORES.mkdir(parents=True, exist_ok=True)
+    place.write_text(json.dumps(found) + "\n")
 
 
-def distance_at(outcome: Outcome, workload: str, quarter: int) -> float:
+def score_at(outcome: Outcome, workload: str, quarter: int, metric: Metric) -> float:
     """Of a run after some quarters of its steps; NaN if it was not measured."""
     if quarter == QUARTERS:
-        return FRECHET.read(outcome.score)
-    place = DISTANCES / f"{workload}-{outcome.path.parent.name}-{outcome.path.name}.json"
-    distances = json.loads(place.read_text()) if place.exists() else {}
-    return float(distances.get(str(round(outcome.recipe.steps * quarter / QUARTERS)), "nan"))
+        return metric.read(outcome.score)
+    place = SCORES / f"{workload}-{outcome.path.parent.name}-{outcome.path.name}.json"
+    found = json.loads(place.read_text()) if place.exists() else {}
+    step = str(round(outcome.recipe.steps * quarter / QUARTERS))
+    return float(found.get(step, {}).get(metric.key, "nan"))
 
 
 def loss_at(outcome: Outcome, step: float) -> float:
@@ -101,11 +106,11 @@ def loss_at(outcome: Outcome, step: float) -> float:
 
 
 def rows_of(workload: str, method: str, own: dict[int, Outcome], base: dict[int, Outcome]) -> list[list[str]]:
-    """One row after each quarter of training: losses, images to the reference's loss there, distances."""
+    """One row after each quarter of training: loss, images to the reference's loss there, bits, distance."""
     rows = []
     seeds = sorted(own.keys() & base.keys())
     for quarter in range(1, QUARTERS + 1):
-        ends, images, told, distances = (list[float]() for _ in range(4))
+        ends, images, told = (list[float]() for _ in range(3))
         for seed in seeds:
             one, other = own[seed], base[seed]
             step = other.recipe.steps * quarter / QUARTERS
@@ -114,12 +119,22 @@ def rows_of(workload: str, method: str, own: dict[int, Outcome], base: dict[int,
             images.append(reached(one, SIMPLE, target, "images") / (step * other.recipe.batch))
             until = [row for row in other.evaluations if row["step"] <= step]
             told.append(over_the_run(forecasts(until))[1])
-            distances.append(distance_at(one, workload, quarter) / distance_at(other, workload, quarter))
         expected = _three(paired(told)) if method in SAME_OBJECTIVE else ""
         cells = [_three(paired(ends)), _three(paired(images)), expected]
-        share, distance = f"{quarter}/{QUARTERS}", _three(paired(distances, "not measured"))
-        rows.append([workload, method, share, str(len(seeds)), *cells, distance])
+        pairs = [(own[seed], base[seed]) for seed in seeds]
+        scored = [_scored(pairs, workload, quarter, metric) for metric in (BITS, FRECHET)]
+        rows.append([workload, method, f"{quarter}/{QUARTERS}", str(len(seeds)), *cells, *scored])
     return rows
+
+
+def _scored(pairs: list[tuple[Outcome, Outcome]], workload: str, quarter: int, metric: Metric) -> str:
+    """The ratio of a score, over the pairs of runs that have it."""
+    scores = [[score_at(run, workload, quarter, metric) for run in pair] for pair in pairs]
+    ratios = [own / other for own, other in scores if not math.isnan(own / other)]
+    if not ratios:
+        return "not measured"
+    few = f" ({len(ratios)} seeds)" if len(ratios) < len(pairs) else ""
+    return f"{_three(paired(ratios))}{few}"
 
 
 def _three(ratio: Ratio) -> str:
@@ -185,7 +200,9 @@ def shorter_rows(own: dict[int, Outcome], base: dict[int, Outcome]) -> list[list
         return []
     ends = paired([final(own[seed], SIMPLE) / final(base[seed], SIMPLE) for seed in seeds])
     share = f"{own[seeds[0]].recipe.steps / base[seeds[0]].recipe.steps:.2f}"
-    return [[SHORTER, "auto", f"end of {share} of the steps", str(len(seeds)), _three(ends), share, "", ""]]
+    return [
+        [SHORTER, "auto", f"end of {share} of the steps", str(len(seeds)), _three(ends), share, "", "", ""]
+    ]
 
 
 COLUMNS = [
@@ -196,6 +213,7 @@ COLUMNS = [
     "loss over the reference's there",
     "images to the reference's loss there",
     "by its own forecast",
+    "bits over the reference's there",
     "distance over the reference's there",
 ]
 END = [
@@ -220,11 +238,11 @@ HOW = (
     "`stepwell compare long`: tiny U-Net, fashion16, batch 64, cosine decay of the learning rate to 0, every "
     "method at the rate 0.008: short runs of the reference alone (1,000 steps, seeds 100 and 101, 0.002 to "
     "0.032) ended at 0.0437 with 0.008, 0.0436 with 0.016, and diverged with 0.032. Ratios of paired seeds "
-    "with 95 % intervals and one-sided 95 % bounds, after each quarter of training; Fréchet distances of "
-    "2,000 images. With a decay every curve falls at its end: images to the same loss inside one run say too "
-    "little. What the reference's own forecasts until then say of the best draws stands beside. "
-    f"`{SHORTER}` trains `auto` with fewer steps and a decay of its own, and is compared with the "
-    "end of the reference's full run."
+    "with 95 % intervals and one-sided 95 % bounds, after each quarter of training; bits per dimension and "
+    "Fréchet distances of 2,000 images. With a decay every curve falls at its end: images to the same loss "
+    "inside one run say too little. What the reference's own forecasts until then say of the best draws "
+    f"stands beside. `{SHORTER}` trains `auto` with fewer steps and a decay of its own, and is compared with "
+    "the end of the reference's full run."
 )
 
 
@@ -233,8 +251,8 @@ def main() -> None:
     stage, *words = sys.argv[1:]
     if stage == "run":
         run(words[0], words[1:])
-    elif stage == "distances":
-        distances(*words)
+    elif stage == "scores":
+        scores(*words)
     else:
         table()
 
