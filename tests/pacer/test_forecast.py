@@ -153,6 +153,7 @@ def test_losses_that_are_not_finite_do_not_count() -> None:
 MEASURED = {"critical_batch": Estimate(107, 78, 169), "best_images": Estimate(0.66, 0.6, 0.73)}
 OWN = {**MEASURED, "images": Estimate(0.71, 0.65, 0.78)}
 LEAST = "0.58 (0.54 to 0.62) of the gradient's variance"
+WORTH = "; small batches need about that share of the images, large ones save less"
 TEXTS = {
     "no losses": (
         Forecast(16, 1.0, 0.0, 1.0, 0.0),
@@ -175,7 +176,7 @@ TEXTS = {
     "objective changed": (
         Forecast(500, math.nan, 0.02, 0.58, 0.02),
         "gradient variance at best 0.58x",
-        f"these timesteps change the objective; the best that keep it would leave {LEAST}",
+        f"these timesteps change the objective; the best that keep it would leave {LEAST}{WORTH}",
     ),
     "objective changed, measured": (
         Forecast(500, math.nan, 0.02, 0.58, 0.02, 16, **MEASURED),
@@ -187,13 +188,13 @@ TEXTS = {
     "the process's own": (
         Forecast(500, 1.0, 0.0, 0.58, 0.02),
         "gradient variance 1.00x, best 0.58x",
-        f"these timesteps save nothing; the best would leave {LEAST}",
+        f"these timesteps save nothing; the best would leave {LEAST}{WORTH}",
     ),
     "losses only": (
         Forecast(500, 0.62, 0.02, 0.58, 0.02),
         "gradient variance 0.62x, best 0.58x",
         "these timesteps leave 0.62 (0.58 to 0.66) of the gradient's variance, the best would leave "
-        "0.58 (0.54 to 0.62)",
+        f"0.58 (0.54 to 0.62){WORTH}",
     ),
     "measured": (
         Forecast(500, 0.62, 0.02, 0.58, 0.02, 16, **OWN),

@@ -122,14 +122,7 @@ class Forecast:
         lead = "these timesteps change the objective; the best that keep it" if math.isnan(self.left) else ""
         lead = "nothing to win here: even the best timesteps" if self.nothing_to_win else lead
         if self.best_images is None or self.critical_batch is None:
-            if lead:
-                return f"{lead} would leave {least} of the gradient's variance"
-            if abs(self.left - 1) + NORMAL * self.left_error < NOTHING / 4:
-                return (
-                    f"these timesteps save nothing; the best would leave {least} of the gradient's variance"
-                )
-            left = self.left_range.text()
-            return f"these timesteps leave {left} of the gradient's variance, the best would leave {least}"
+            return self._from_losses(lead)
         best, critical = self.best_images.text(), f"the critical batch is {self.critical_batch.text('.0f')}"
         need = f"of the images that the process's own timesteps need at batch {self.batch}"
         if lead or self.images is None:
@@ -140,8 +133,22 @@ class Forecast:
             f"{self.left_range.text()} of the gradient's variance, the best {least}, and {critical}"
         )
 
+    def _from_losses(self, lead: str) -> str:
+        """In words, where nothing tells the critical batch."""
+        least = self.least_range.text()
+        if lead:
+            told = f"{lead} would leave {least} of the gradient's variance"
+        elif abs(self.left - 1) + NORMAL * self.left_error < NOTHING / 4:
+            told = f"these timesteps save nothing; the best would leave {least} of the gradient's variance"
+        else:
+            left = self.left_range.text()
+            told = f"these timesteps leave {left} of the gradient's variance, the best would leave {least}"
+        return told if self.nothing_to_win else f"{told}{_WORTH}"
+
 
 _MEASURED = ("critical_batch", "images", "best_images")
+_WORTH = "; small batches need about that share of the images, large ones save less"
+"""What a share of the variance is worth while nothing tells the critical batch."""
 
 
 class Forecaster:
