@@ -41,8 +41,8 @@ MOST_SEEDS = 10
 GIVEN = {"long-cifar10": ("data=runs/cifar10-subset.npz", "extractor=resnet20-cifar10")}
 """What a study needs beside its file."""
 SHORTER, BASELINE = "linear-shorter", "reference"
-SAME_OBJECTIVE = ("auto", "neyman")
-"""Forecasts are about these: they keep the reference's objective."""
+SAME_OBJECTIVE = ("auto", "neyman", "auto+min-snr")
+"""Forecasts are about these: they keep the objective of the method that they are compared with."""
 SIMPLE = loss("simple").key
 
 
@@ -100,30 +100,29 @@ def score_at(outcome: Outcome, workload: str, quarter: int, metric: Metric) -> f
     return float(found.get(step, {}).get(metric.key, "nan"))
 
 
-def loss_at(outcome: Outcome, step: float) -> float:
+def loss_at(outcome: Outcome, step: float, key: str = SIMPLE) -> float:
     """The held-out loss at the last evaluation that is not after a step."""
-    return float([r[SIMPLE] for r in outcome.evaluations if r["step"] <= step][-1])
+    return float([r[key] for r in outcome.evaluations if r["step"] <= step][-1])
 
 
-def rows_of(workload: str, method: str, own: dict[int, Outcome], base: dict[int, Outcome]) -> list[list[str]]:
-    """One row after each quarter of training: loss, images to the reference's loss there, bits, distance."""
-    rows = []
-    seeds = sorted(own.keys() & base.keys())
+def rows_of(judgement: Judgement, own: dict[int, Outcome], others: dict[int, Outcome]) -> list[list[str]]:
+    """After each quarter: loss, images to the other's loss there and its forecast of them, bits, distance."""
+    rows, key = [], judgement.metric.key
+    pairs = [(own[seed], others[seed]) for seed in sorted(own.keys() & others.keys())]
     for quarter in range(1, QUARTERS + 1):
         ends, images, told = (list[float]() for _ in range(3))
-        for seed in seeds:
-            one, other = own[seed], base[seed]
+        for one, other in pairs:
             step = other.recipe.steps * quarter / QUARTERS
-            target = loss_at(other, step)
-            ends.append(loss_at(one, step) / target)
-            images.append(reached(one, SIMPLE, target, "images") / (step * other.recipe.batch))
+            target = loss_at(other, step, key)
+            ends.append(loss_at(one, step, key) / target)
+            images.append(reached(one, key, target, "images") / (step * other.recipe.batch))
             until = [row for row in other.evaluations if row["step"] <= step]
             told.append(over_the_run(forecasts(until))[1])
-        expected = _three(paired(told)) if method in SAME_OBJECTIVE else ""
+        expected = _three(paired(told)) if judgement.method in SAME_OBJECTIVE else ""
         cells = [_three(paired(ends)), _three(paired(images)), expected]
-        pairs = [(own[seed], base[seed]) for seed in seeds]
-        scored = [_scored(pairs, workload, quarter, metric) for metric in (BITS, FRECHET)]
-        rows.append([workload, method, f"{quarter}/{QUARTERS}", str(len(seeds)), *cells, *scored])
+        scored = [_scored(pairs, judgement.workload, quarter, metric) for metric in (BITS, FRECHET)]
+        names = [judgement.workload, judgement.method, judgement.against, judgement.metric.title]
+        rows.append([*names, f"{quarter}/{QUARTERS}", str(len(pairs)), *cells, *scored])
     return rows
 
 
@@ -145,52 +144,35 @@ def _three(ratio: Ratio) -> str:
 
 
 def table() -> None:
-    """What is there, as records: after each quarter, at the end, and beside the paper."""
+    """What is there, as records: after each quarter, and beside the paper."""
     by, judgements = measured()
     rows = [
         row
-        for workload, methods in by.items()
-        if BASELINE in methods
-        for method, own in methods.items()
-        if method != BASELINE
-        for row in rows_of(workload, method, own, methods[BASELINE])
+        for one in judgements
+        for row in rows_of(one, *(by[one.workload, of] for of in (one.method, one.against)))
     ]
-    base = by["linear"][BASELINE]
-    rows += shorter_rows(by.get(SHORTER, {}).get("auto", {}), base)
+    base = by["linear", BASELINE]
+    rows += shorter_rows(by.get((SHORTER, "auto"), {}), base)
     last = [final(run, SIMPLE) / loss_at(run, 0.9 * run.recipe.steps) for run in base.values()]
     how = f"{HOW} Over its last tenth the reference on linear goes from 1 to {paired(last).mean:.4f}."
     made_in = next(iter(base.values())).environment
     keep("long", "long: does the gain last?", how, COLUMNS, rows, made_in, COMMAND)
-    ends = [end_of(judgement) for judgement in judgements]
-    keep("long-end", "long: at the end, by what each method pursues", AT_THE_END, END, ends, made_in, COMMAND)
     keep_against_paper("long", judgements, made_in, COMMAND, at_the_end=True)
     rewrite_results()
-    print("\n".join(" | ".join(row) for row in [*rows, *ends]))
+    print("\n".join(" | ".join(row) for row in rows))
 
 
-def measured() -> tuple[dict[str, dict[str, dict[int, Outcome]]], list[Judgement]]:
-    """All runs that are there, by workload, method and seed, and how they compare at the end."""
-    by: dict[str, dict[str, dict[int, Outcome]]] = {}
+def measured() -> tuple[dict[tuple[str, str], dict[int, Outcome]], list[Judgement]]:
+    """All runs that are there, by workload and method, and how they compare at the end."""
+    by: dict[tuple[str, str], dict[int, Outcome]] = {}
     judgements = list[Judgement]()
     for name in ("long", "long-elsewhere", "long-cifar10"):
         study, places = study_of(name, [f"seeds={MOST_SEEDS}"])
         found = outcomes(study, places)
         judgements += judgements_of(found, study)
         for outcome in found:
-            workload = outcome.path.parent.parent.name
-            by.setdefault(workload, {}).setdefault(outcome.method, {})[outcome.seed] = outcome
+            by.setdefault((outcome.path.parent.parent.name, outcome.method), {})[outcome.seed] = outcome
     return by, judgements
-
-
-def end_of(judgement: Judgement) -> list[str]:
-    """A method at the end of its training over the method that it is judged against."""
-    ratios = (
-        judgement.images_to_end,
-        judgement.end,
-        *(judgement.scores[key] for key in (BITS.key, FRECHET.key)),
-    )
-    names = (judgement.workload, judgement.method, judgement.against, judgement.metric.title)
-    return [*names, *(str(ratio) for ratio in ratios), str(judgement.images.seeds)]
 
 
 def shorter_rows(own: dict[int, Outcome], base: dict[int, Outcome]) -> list[list[str]]:
@@ -200,49 +182,35 @@ def shorter_rows(own: dict[int, Outcome], base: dict[int, Outcome]) -> list[list
         return []
     ends = paired([final(own[seed], SIMPLE) / final(base[seed], SIMPLE) for seed in seeds])
     share = f"{own[seeds[0]].recipe.steps / base[seeds[0]].recipe.steps:.2f}"
-    return [
-        [SHORTER, "auto", f"end of {share} of the steps", str(len(seeds)), _three(ends), share, "", "", ""]
-    ]
+    names = [SHORTER, "auto", BASELINE, loss("simple").title, f"end of {share} of the steps"]
+    return [[*names, str(len(seeds)), _three(ends), share, "", "", ""]]
 
 
 COLUMNS = [
     "workload",
     "method",
-    "after",
-    "seeds",
-    "loss over the reference's there",
-    "images to the reference's loss there",
-    "by its own forecast",
-    "bits over the reference's there",
-    "distance over the reference's there",
-]
-END = [
-    "workload",
-    "method",
     "against",
     "judged by",
-    "images to the other's end",
-    "end",
-    "bits",
-    "distance",
+    "after",
     "seeds",
+    "loss over the other's there",
+    "images to the other's loss there",
+    "by the other's own forecast",
+    "bits over the other's there",
+    "distance over the other's there",
 ]
 COMMAND = "python benchmarks/long.py table"
-AT_THE_END = (
-    "The runs above, as `stepwell compare` judges them: on the objective that the method pursues, images to "
-    "the other method's end (the mean loss of its last tenth; above, its last evaluation) and the loss "
-    "there; bits per dimension; Fréchet distances of 2,000 images. Ratios of paired seeds with 95 % "
-    "intervals; below 1 is better."
-)
 HOW = (
-    "`stepwell compare long`: tiny U-Net, fashion16, batch 64, cosine decay of the learning rate to 0, every "
-    "method at the rate 0.008: short runs of the reference alone (1,000 steps, seeds 100 and 101, 0.002 to "
-    "0.032) ended at 0.0437 with 0.008, 0.0436 with 0.016, and diverged with 0.032. Ratios of paired seeds "
-    "with 95 % intervals and one-sided 95 % bounds, after each quarter of training; bits per dimension and "
-    "Fréchet distances of 2,000 images. With a decay every curve falls at its end: images to the same loss "
-    "inside one run say too little. What the reference's own forecasts until then say of the best draws "
-    f"stands beside. `{SHORTER}` trains `auto` with fewer steps and a decay of its own, and is compared with "
-    "the end of the reference's full run."
+    "`stepwell compare long`, `long-elsewhere` and `long-cifar10`: tiny U-Net, fashion16 or 10,000 images of "
+    "CIFAR-10 at 16x16, batch 64, cosine decay of the learning rate to 0, every method at the rate 0.008: "
+    "short runs of the reference alone (fashion16, linear, 1,000 steps, seeds 100 and 101, 0.002 to 0.032) "
+    "ended at 0.0437 with 0.008, 0.0436 with 0.016, and diverged with 0.032. Each method is compared with "
+    "another by the objective that it pursues, after each quarter of training: ratios of paired seeds, 95 % "
+    "intervals and one-sided 95 % bounds; bits per dimension and Fréchet distances of 2,000 images. With a "
+    "decay every curve falls at its end: images to the same loss inside one run say too little. What the "
+    "other's own forecasts until then say of the best draws stands beside methods that keep its objective. "
+    f"`{SHORTER}` trains `auto` with fewer steps and a decay of its own, and is compared with the end of the "
+    "reference's full run."
 )
 
 
