@@ -124,10 +124,11 @@ def _of_long() -> Iterator[Comparison]:
     for row in _rows("long"):
         if row["after"] != "4/4" or int(row["seeds"]) < FEWEST_SEEDS:
             continue
-        images, end = row["images to the reference's loss there"], row["loss over the reference's there"]
+        images, end = row["images to the other's loss there"], row["loss over the other's there"]
         measure, cell = (END, end) if "not reached" in images else (TO_END, images)
         ratio = _read(cell, row["seeds"])
-        yield Comparison(row["method"], "reference", "long", row["workload"], SIMPLE, measure, ratio)
+        names = (row["method"], row["against"], "long", row["workload"], row["judged by"])
+        yield Comparison(*names, measure, ratio)
 
 
 def _read(text: str, seeds: str) -> Ratio:
