@@ -91,7 +91,7 @@ def _of_studies() -> Iterator[Comparison]:
 
 def _of_law() -> Iterator[Comparison]:
     for point in law.points():
-        yield _judged("law", point.workload, point.judgement)
+        yield _judged("law", point.workload, replace(point.judgement, method=point.method))
 
 
 def _of_seconds() -> Iterator[Comparison]:
