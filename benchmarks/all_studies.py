@@ -91,7 +91,7 @@ def _of_studies() -> Iterator[Comparison]:
 
 def _of_law() -> Iterator[Comparison]:
     for point in law.points():
-        yield _judged("law", point.workload, point.judgement)
+        yield _judged("law", point.workload, replace(point.judgement, method=point.method))
 
 
 def _of_seconds() -> Iterator[Comparison]:
@@ -110,28 +110,28 @@ def _judged(study: str, workload: str, judgement: Judgement) -> Comparison:
 
 
 def _of_pays() -> Iterator[Comparison]:
-    for row in _rows("pays"):
+    for row in rows_of("pays"):
         method, _, against = row["method"].partition(" against ")
         (name,) = (name for name, cell in row.items() if cell.endswith(" *"))
-        ratio = _read(row[name], row["seeds"])
+        ratio = read_ratio(row[name], row["seeds"])
         yield Comparison(method, against, "pays", "linear-64", loss(name).title, SAME_LOSS, ratio)
-    for row in _rows("pays-elsewhere"):
-        ratio = _read(row["simple"], row["seeds"])
+    for row in rows_of("pays-elsewhere"):
+        ratio = read_ratio(row["simple"], row["seeds"])
         yield Comparison("neyman", "uniform", "pays", row["where"], SIMPLE, SAME_LOSS, ratio)
 
 
 def _of_long() -> Iterator[Comparison]:
-    for row in _rows("long"):
+    for row in rows_of("long"):
         if row["after"] != "4/4" or int(row["seeds"]) < FEWEST_SEEDS:
             continue
         images, end = row["images to the other's loss there"], row["loss over the other's there"]
         measure, cell = (END, end) if "not reached" in images else (TO_END, images)
-        ratio = _read(cell, row["seeds"])
+        ratio = read_ratio(cell, row["seeds"])
         names = (row["method"], row["against"], "long", row["workload"], row["judged by"])
         yield Comparison(*names, measure, ratio)
 
 
-def _read(text: str, seeds: str) -> Ratio:
+def read_ratio(text: str, seeds: str) -> Ratio:
     """A ratio that is kept as text."""
     match = re.match(r"(\S+) \((\S+) to (\S+)\)", text)
     assert match is not None, text
@@ -143,6 +143,7 @@ def _records() -> list[dict[str, str]]:
     return [json.loads(path.read_text()) for path in sorted((HERE / "records").glob("*.json"))]
 
 
-def _rows(name: str) -> list[dict[str, str]]:
+def rows_of(name: str) -> list[dict[str, str]]:
+    """The rows of a record, by its columns."""
     record = json.loads((HERE / "records" / f"{name}.json").read_text())
     return [dict(zip(record["columns"], row, strict=True)) for row in record["rows"]]

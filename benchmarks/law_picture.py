@@ -23,15 +23,25 @@ def process_of(workload: str) -> str:
     return next(name for name in COLOURS if name in workload)
 
 
-def order_of(workload: str) -> tuple[int, bool, int]:
-    """Processes as in the picture, fine-tuning last, batches rising."""
+KINDS = {"": "", "lora": "LoRA, ", "cifar10": "CIFAR-10, "}
+"""By the first word of a workload: what its row is called. From scratch on fashion16 needs no word."""
+
+
+def kind_of(workload: str) -> str:
+    """The first word of a workload, if it is of LoRA or of other images."""
+    first = workload.partition("-")[0]
+    return first if first in KINDS else ""
+
+
+def order_of(workload: str) -> tuple[int, int, int]:
+    """Processes as in the picture, then kinds, batches rising."""
     place = list(COLOURS).index(process_of(workload))
-    return place, workload.startswith("lora"), int(workload.rpartition("-")[2])
+    return place, list(KINDS).index(kind_of(workload)), int(workload.rpartition("-")[2])
 
 
 def title_of(workload: str) -> str:
     """A workload as a row's label."""
-    return ("LoRA, batch " if workload.startswith("lora") else "batch ") + workload.rpartition("-")[2]
+    return f"{KINDS[kind_of(workload)]}batch {workload.rpartition('-')[2]}"
 
 
 def picture(known: Sequence[Point]) -> None:

@@ -4,7 +4,7 @@
     python benchmarks/long.py run long-elsewhere methods=auto workloads=linear-shorter
     python benchmarks/long.py run long-cifar10   (made_data.py has its data)
     python benchmarks/long.py scores cifar10     bits and distances at checkpoints that are still there
-    python benchmarks/long.py table              the record, from what is there
+    python benchmarks/long.py table              the record and the picture, from what is there
 
 Nothing that is there already runs again.
 """
@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from images_over_a_run import forecasts, over_the_run
+from long_picture import picture
 from paper_tables import keep_against_paper
 from results import HERE, keep
 from results import main as rewrite_results
@@ -158,6 +159,7 @@ def table() -> None:
     made_in = next(iter(base.values())).environment
     keep("long", "long: does the gain last?", how, COLUMNS, rows, made_in, COMMAND)
     keep_against_paper("long", judgements, made_in, COMMAND, at_the_end=True)
+    picture()
     rewrite_results()
     print("\n".join(" | ".join(row) for row in rows))
 

@@ -124,7 +124,7 @@ def test_a_record_that_would_name_a_place_is_refused(monkeypatch: Any) -> None:
 
 def test_only_what_is_sure_agrees_or_disagrees_with_the_paper(monkeypatch: Any) -> None:
     monkeypatch.syspath_prepend(BENCHMARKS)
-    agrees = module("studies")._agrees
+    agrees = module("paper_tables")._agrees
     assert agrees(paired([0.5, 0.52, 0.51]), 0.8) == "agrees"
     assert agrees(paired([0.5, 0.52, 0.51]), 1.2) == "DISAGREES"
     assert agrees(paired([1.5, 1.52, 1.51]), 1.2) == "agrees"

@@ -13,7 +13,7 @@ from compare.made_runs import write_run
 from stepwell.compare.study import Study, Tuning, load_study
 from stepwell.compare.summary import summarise_runs
 from stepwell.compare.trials import Trial
-from stepwell.compare.tuning import Tuned, _best, tuned
+from stepwell.compare.tuning import Tuned, _agreed, _best, tuned
 
 
 def study(widen: int = 4) -> Study:
@@ -109,6 +109,41 @@ def test_next_to_a_rate_that_fails_the_one_below_is_taken_if_it_is_as_good() -> 
     assert _best(known, grid, tie=0.0) == 4e-3
     # At an edge nothing is known of what lies beyond: the grid is widened first.
     assert _best({1e-3: 0.0, 2e-3: 0.0, 4e-3: 0.0, 8e-3: -1.0}, grid, tie=0.01) == 8e-3
+
+
+def test_methods_that_are_compared_share_a_rate_where_it_is_as_good(tmp_path: Path) -> None:
+    ends = {"uniform": {1e-3: 0.103, 2e-3: 0.1}, "neyman": {1e-3: 0.09, 2e-3: 0.0905}}
+    flat = run_all(study(widen=0), tmp_path, lambda trial: ends[trial.recipe.method][trial.recipe.lr])
+    assert flat.rates == {"uniform": 2e-3, "neyman": 2e-3}, "0.6 % more at the baseline's rate is level"
+    ends["neyman"][2e-3] = 0.0915
+    other = tmp_path / "apart"
+    clear = run_all(study(widen=0), other, lambda trial: ends[trial.recipe.method][trial.recipe.lr])
+    assert clear.rates == {"uniform": 2e-3, "neyman": 1e-3}, "1.7 % is not"
+    apart = replace(study(widen=0), tune=Tuning((1e-3, 2e-3), widen=0, least_steps=40, tie=0))
+    assert tuned(apart, tmp_path, None).rates == {"uniform": 2e-3, "neyman": 1e-3}, "nothing is level"
+
+
+def test_the_shared_rate_is_that_of_the_method_one_is_judged_against() -> None:
+    both = replace(study(), methods=("uniform", "min-snr", "neyman+min-snr"))
+    judged = replace(both, against={"neyman+min-snr": "min-snr"})
+    ends = {
+        "uniform": {1e-3: 0.0, 2e-3: 0.1},
+        "min-snr": {1e-3: 0.1, 2e-3: 0.0},
+        "neyman+min-snr": {1e-3: 0.0, 2e-3: 0.005},
+    }
+    best = {"uniform": 1e-3, "min-snr": 2e-3, "neyman+min-snr": 1e-3}
+    assert _agreed(judged, "neyman+min-snr", ends, best) == 2e-3
+    assert _agreed(both, "neyman+min-snr", ends, best) == 1e-3
+    assert _agreed(judged, "min-snr", ends, best) == 2e-3
+    # What both sides of a pair agree on is passed on, and a study may judge two methods against each other.
+    ends["min-snr"] = {1e-3: 0.005, 2e-3: 0.0}
+    assert _agreed(judged, "neyman+min-snr", ends, best) == 1e-3
+    circle = replace(judged, against={"min-snr": "neyman+min-snr", "neyman+min-snr": "min-snr"})
+    assert _agreed(circle, "min-snr", ends, best) == 1e-3
+    # A rate at which a run of its own failed is no choice, however good it is for the other.
+    del ends["neyman+min-snr"][2e-3]
+    ends["min-snr"] = {1e-3: 0.1, 2e-3: 0.0}
+    assert _agreed(judged, "neyman+min-snr", ends, best) == 1e-3
 
 
 @pytest.mark.parametrize(("steps", "short"), [(80, 80), (300, 100), (4000, 1000)])

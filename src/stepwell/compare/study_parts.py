@@ -44,9 +44,10 @@ class Tuning:
     evaluations: int = 8
     """Of each of these runs."""
     tie: float = 0.01
-    """The rate below the best one is taken if its loss is at most this share higher and the rate above fails.
+    """Rates are level if their losses differ by at most this share; then two things decide before the loss.
 
-    Short runs see how good a rate is, not how often longer ones diverge; next to a failing rate they do."""
+    The rate of the method that another is judged against: between level rates luck would choose. And next to
+    a rate that fails the lower one: short runs do not see how often longer ones diverge."""
 
 
 def require_tables(given: Mapping[str, Any], source: str) -> None:

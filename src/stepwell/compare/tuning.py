@@ -1,7 +1,8 @@
 """Learning rates, tuned alike for every method: short runs on other seeds than those that are reported.
 
 The grid is widened until the best rate of every method lies inside it. Where it still ends at an edge, the
-verdict says so. A rate at which a run failed is not chosen.
+verdict says so. A rate at which a run failed is not chosen. Two methods that are compared train at one rate,
+unless one of them clearly wants another.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def tuned(study: Study, out: Path, records: Path | None, failed: Collection[Path
         for method in study.methods:
             key = f"{workload}/{method}" if each else method
             if method in best:
-                rates[key] = best[method]
+                rates[key] = _agreed(study, method, known, best)
             # While runs are missing, nothing is known of a method without a rate.
             if best.get(method) not in grid[1:-1] and (method in best or not missing):
                 edges.append(key)
@@ -114,6 +115,22 @@ def _best(ends: dict[float, float], grid: Sequence[float], tie: float) -> float:
         return best
     below, above = (ends.get(grid[place + side], math.inf) - ends[best] for side in (-1, 1))
     return grid[place - 1] if above > math.log1p(FAILS) and below <= math.log1p(tie) else best
+
+
+def _agreed(study: Study, method: str, ends: dict[str, dict[float, float]], best: dict[str, float]) -> float:
+    """The rate of the method that this one is judged against, if it is as good here; else its own best one.
+
+    Otherwise luck would decide between rates that are level, and the comparison would be one of rates.
+    """
+    assert study.tune is not None
+    chain = [method]
+    while (other := study.against_of(chain[-1], study.methods)) in best and other not in chain:
+        chain.append(other)
+    rate = best[chain.pop()]
+    for one in reversed(chain):
+        loss = ends[one].get(rate, math.inf) - min(ends[one].values())
+        rate = rate if loss <= math.log1p(study.tune.tie) else best[one]
+    return rate
 
 
 def _widened(grid: tuple[float, ...], best: set[float]) -> tuple[float, ...]:
