@@ -44,7 +44,7 @@ class Tuning:
     evaluations: int = 8
     """Of each of these runs."""
     tie: float = 0.01
-    """A method takes the rate of the one that it is judged against if that costs at most this share of its loss.
+    """A method takes the rate of the one that it is judged against if its loss is no more than this above its best.
 
     Between rates that are level luck would choose."""
     caution: float = 0.03
