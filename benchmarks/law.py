@@ -46,7 +46,7 @@ QUARTERS, ROUNDS = 4, 8
 SAME_RATE, TUNED_FIRST = "the reference's rate", "as tuned first"
 """What stands behind a method's name where its runs are not at the rate that tuning gives it today."""
 HALVED = ("edm-4/reference",)
-"""A final run diverged at the tuned rate: predicted and run again at half of it (LOG.md)."""
+"""A final run diverged at the rate tuned first: predicted and run again at half of it (LOG.md)."""
 CIFAR10 = ("data=runs/cifar10-subset.npz", "extractor=resnet20-cifar10")
 SEEDS = dict.fromkeys(("linear-256", "flow-4", "flow-256"), 16)
 """Of the reference and `auto`: eight left the distance's bound above 1.05 (LOG.md)."""

@@ -48,7 +48,7 @@ def picture() -> None:
             axes.errorbar(at, means, yerr=errors, label=name, **style)
             if column.startswith("images"):
                 told = [read_ratio(row[FORECAST], row["seeds"]).mean for row in own]
-                axes.plot(at, told, "x", color="#555555", markersize=6, zorder=5)
+                axes.plot(at, told, "x", color=colour, markersize=6, zorder=5)
         axes.axhline(1, color="#dddddd", linewidth=1, zorder=0)
         axes.set_xticks([25, 50, 75, 100], ["25 %", "50 %", "75 %", "100 %"])
         axes.set_xlim(18, 107)

@@ -25,11 +25,33 @@ def rows_about(entry: Entry) -> list[Section]:
             against = section.column("against")
             chosen = [row for row in section.rows if row[against] and _is_about(entry, row[0])]
             found.append(_cut(section, chosen))
+        elif section.title.startswith("long: "):
+            found.append(_only(at_the_end(section), lambda row: _is_about(entry, row[1])))
         elif section.title.startswith(_OTHERS):
             found.append(_only(section, lambda row: _is_about(entry, row[0])))
         elif section.title.split(" ")[0] == entry.name and section.header[0] == "where":
             found.append(section)
     return [section for section in found if section.rows]
+
+
+def at_the_end(section: Section) -> Section:
+    """What came of long runs after all of their steps."""
+    after = section.column("after")
+    rows = [row for row in section.rows if row[after] == "4/4"]
+    places = [place for place in range(len(section.header)) if place != after]
+    header = tuple(_SHORTER.get(section.header[place], section.header[place]) for place in places)
+    # The one-sided bounds are in the records.
+    cut = tuple(tuple(row[place].partition(", at most")[0] for place in places) for row in rows)
+    return Section(section.title, header, cut)
+
+
+_SHORTER = {
+    "loss over the other's there": "loss",
+    "images to the other's loss there": "images to the other's end",
+    "by the other's own forecast": "forecast of these",
+    "bits over the other's there": "bits",
+    "distance over the other's there": "distance",
+}
 
 
 def _only(section: Section, wanted: Callable[[tuple[str, ...]], bool]) -> Section:

@@ -11,6 +11,7 @@ from forest_of_studies import full_forest, main_forest
 from markdown_tables import Section, sections, table
 from method_pages import ENTRIES
 from mkdocs.structure.files import File, Files
+from recorded_rows import at_the_end
 from small_densities import MARK, small_density
 
 from stepwell.runs.metrics import CURVES, SCORED
@@ -35,6 +36,7 @@ _LAW_COLUMNS = (
     "images to reference's end",
     "distance",
 )
+_LONG, _PAPER = "<!-- ends of long runs -->", "<!-- long runs and the paper -->"
 _HOSTS = "<!-- every host -->"
 _HOST = re.compile(r"<!-- host ([\w-]+) -->")
 _HOST_COLUMNS = ("host", "version", "what was run", "bit-equal when fed", "lines changed", "overhead")
@@ -61,6 +63,9 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         return markdown.replace(_METRICS, metrics())
     if page.file.src_uri == "forecast.md":
         return markdown.replace(_LAW, law())
+    if page.file.src_uri == "at-length.md":
+        paper = _section("long against the paper's claims")
+        return markdown.replace(_LONG, long_ends()).replace(_PAPER, _columns(paper, paper.header))
     if _HOSTS in markdown:
         markdown = markdown.replace(_HOSTS, hosts())
     markdown = _HOST.sub(lambda found: host(found[1]), markdown)
@@ -71,6 +76,12 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 def law() -> str:
     """What was predicted and what was measured, from the records."""
     return _columns(_section("The law of images"), _LAW_COLUMNS)
+
+
+def long_ends() -> str:
+    """What came of long runs at their ends."""
+    ends = at_the_end(_section("long: "))
+    return table(ends.header, ends.rows)
 
 
 def hosts() -> str:

@@ -96,19 +96,19 @@ def test_a_method_whose_every_rate_failed_is_named(tmp_path: Path) -> None:
     assert tuned(study(), tmp_path / "empty", None).edges == (), "nothing is known before the first run"
 
 
-def test_next_to_a_rate_that_fails_the_one_below_is_taken_if_it_is_as_good() -> None:
+def test_next_to_a_rate_that_fails_the_one_below_is_taken_if_it_is_nearly_as_good() -> None:
     grid = (1e-3, 2e-3, 4e-3, 8e-3)
     best, below = math.log(0.05), math.log(0.05 * 1.005)
     known = {1e-3: math.log(0.06), 2e-3: below, 4e-3: best, 8e-3: math.log(0.07)}
-    assert _best(known, grid, tie=0.01) == 2e-3
+    assert _best(known, grid, caution=0.01) == 2e-3
     # A rate at which a run failed has no end at all.
-    assert _best({rate: end for rate, end in known.items() if rate < 8e-3}, grid, tie=0.01) == 2e-3
+    assert _best({rate: end for rate, end in known.items() if rate < 8e-3}, grid, caution=0.01) == 2e-3
     # Nothing fails above; or the one below is worse; or ties do not count.
-    assert _best({**known, 8e-3: math.log(0.052)}, grid, tie=0.01) == 4e-3
-    assert _best({**known, 2e-3: math.log(0.051)}, grid, tie=0.01) == 4e-3
-    assert _best(known, grid, tie=0.0) == 4e-3
+    assert _best({**known, 8e-3: math.log(0.052)}, grid, caution=0.01) == 4e-3
+    assert _best({**known, 2e-3: math.log(0.051)}, grid, caution=0.01) == 4e-3
+    assert _best(known, grid, caution=0.0) == 4e-3
     # At an edge nothing is known of what lies beyond: the grid is widened first.
-    assert _best({1e-3: 0.0, 2e-3: 0.0, 4e-3: 0.0, 8e-3: -1.0}, grid, tie=0.01) == 8e-3
+    assert _best({1e-3: 0.0, 2e-3: 0.0, 4e-3: 0.0, 8e-3: -1.0}, grid, caution=0.01) == 8e-3
 
 
 def test_methods_that_are_compared_share_a_rate_where_it_is_as_good(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ def test_rows_are_those_of_the_method() -> None:
     assert "neyman+min-snr" in rows["neyman"]
     assert "speed-legacy" in rows["speed"]
     assert "credit=alignment" in rows["beta-policy"]
+    assert "images to the other's end" in rows["auto"], "what came of long runs"
     assert rows["uniform"] == rows["cosmap"] == "[]"
     weights = {entry.name: str(hook("recorded_rows").rows_about(entry)) for entry in WEIGHTINGS}
     assert "'min-snr', 'uniform', 'min-snr loss'" in weights["min-snr"]

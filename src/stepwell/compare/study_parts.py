@@ -44,10 +44,13 @@ class Tuning:
     evaluations: int = 8
     """Of each of these runs."""
     tie: float = 0.01
-    """Rates are level if their losses differ by at most this share; then two things decide before the loss.
+    """A method takes the rate of the one that it is judged against if its loss there is at most this share higher.
 
-    The rate of the method that another is judged against: between level rates luck would choose. And next to
-    a rate that fails the lower one: short runs do not see how often longer ones diverge."""
+    Between rates that are level luck would choose."""
+    caution: float = 0.03
+    """The rate below the best one is taken if its loss is at most this share higher and the rate above fails.
+
+    Short runs do not see how often longer ones diverge (benchmarks/LOG.md, cifar10-linear-4)."""
 
 
 def require_tables(given: Mapping[str, Any], source: str) -> None:
@@ -173,6 +176,8 @@ def tuning_of(given: Any, mistakes: list[str]) -> Tuning | None:
         mistakes.append(f"tune: least_steps must be 1 or more, not {found.least_steps!r}")
     if not _number(found.tie) or not 0 <= found.tie < 1:
         mistakes.append(f"tune: tie must lie in [0, 1), not {quoted(found.tie)}")
+    if not _number(found.caution) or not 0 <= found.caution < 1:
+        mistakes.append(f"tune: caution must lie in [0, 1), not {quoted(found.caution)}")
     if not _number(found.share) or not 0 < found.share <= 1:
         mistakes.append(f"tune: share must lie in (0, 1], not {quoted(found.share)}")
     return found

@@ -51,7 +51,7 @@ def tuned(study: Study, out: Path, records: Path | None, failed: Collection[Path
         for turn in range(tune.widen + 1):
             short = _trials(study, tune, workload, grid, (out, records))
             known = {method: _ends(study, method, short, failed) for method in study.methods}
-            best = {method: _best(ends, grid, tune.tie) for method, ends in known.items() if ends}
+            best = {method: _best(ends, grid, tune.caution) for method, ends in known.items() if ends}
             missing = [t for t in short if t.outcome() is None and t.folders[0] not in failed]
             wider = _widened(grid, set(best.values()))
             if missing or wider == grid or turn == tune.widen:
@@ -107,14 +107,14 @@ FAILS = 0.1
 """A rate fails if its loss is this share above the best one's: the run diverged and came back, or will."""
 
 
-def _best(ends: dict[float, float], grid: Sequence[float], tie: float) -> float:
-    """The rate of the lowest loss, or the one below if that is as good and the one above fails."""
+def _best(ends: dict[float, float], grid: Sequence[float], caution: float) -> float:
+    """The rate of the lowest loss, or the one below if that is nearly as good and the one above fails."""
     best = min(ends, key=ends.__getitem__)
     place = grid.index(best)
     if not 0 < place < len(grid) - 1:
         return best
     below, above = (ends.get(grid[place + side], math.inf) - ends[best] for side in (-1, 1))
-    return grid[place - 1] if above > math.log1p(FAILS) and below <= math.log1p(tie) else best
+    return grid[place - 1] if above > math.log1p(FAILS) and below <= math.log1p(caution) else best
 
 
 def _agreed(study: Study, method: str, ends: dict[str, dict[float, float]], best: dict[str, float]) -> float:
