@@ -281,11 +281,9 @@ def points() -> list[Point]:
 
 def agreement(pairs: list[tuple[float, float]]) -> tuple[float, float]:
     """Spearman's rank correlation and the root mean square error of (predicted, measured)."""
-    if len(pairs) < 2:
-        return math.nan, math.nan
     ranks = [_ranks(list(side)) for side in zip(*pairs, strict=True)]
     error = math.sqrt(sum((one - other) ** 2 for one, other in pairs) / len(pairs))
-    return _correlation(*ranks), error
+    return _correlation(*ranks) if len(pairs) > 2 else math.nan, error
 
 
 def _ranks(values: list[float]) -> list[float]:
