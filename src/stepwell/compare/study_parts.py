@@ -44,9 +44,9 @@ class Tuning:
     evaluations: int = 8
     """Of each of these runs."""
     tie: float = 0.01
-    """A method takes the rate of the one that it is judged against if its loss there is at most this share higher.
+    """Rates are level if their losses differ by at most this share.
 
-    Between rates that are level luck would choose."""
+    A method then takes the rate of the one it is judged against: between level rates luck would choose."""
     caution: float = 0.03
     """The rate below the best one is taken if its loss is at most this share higher and the rate above fails.
 
