@@ -172,3 +172,22 @@ def test_the_last_value_of_a_part_counts() -> None:
         "fashion16", ["methods=uniform,auto", "tune=1e-3,2e-3", "methods=neyman", "tune=1e-4,1e-3"]
     )
     assert tuple(study.methods) == ("neyman",)
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("share", "0"),
+        ("widen", "-1"),
+        ("evaluations", "0"),
+        ("least_steps", "0"),
+        ("tie", "1"),
+        ("caution", "nan"),
+    ],
+)
+def test_every_part_of_tune_says_what_it_must_be(part: str, value: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    study = 'methods = ["uniform"]\n[workload.w]\nrecipe = "fashion16"\n[tune]\nlr = [1e-3, 2e-3]\n'
+    path.write_text(f"{study}{part} = {value}\n")
+    with pytest.raises(BadRecipe, match=f"tune: {part} must .*, not {value}"):
+        load_study(str(path))

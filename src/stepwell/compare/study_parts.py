@@ -168,18 +168,19 @@ def tuning_of(given: Any, mistakes: list[str]) -> Tuning | None:
         known = ", ".join(Tuning.__dataclass_fields__)
         mistakes.append(f"tune has {', '.join(table)}: known are {known}")
         return None
-    if not _count(found.widen):
-        mistakes.append(f"tune: widen must be 0 or more, not {found.widen!r}")
-    if not _count(found.evaluations) or not found.evaluations:
-        mistakes.append(f"tune: evaluations must be 1 or more, not {found.evaluations!r}")
-    if not _count(found.least_steps) or not found.least_steps:
-        mistakes.append(f"tune: least_steps must be 1 or more, not {found.least_steps!r}")
-    if not _number(found.tie) or not 0 <= found.tie < 1:
-        mistakes.append(f"tune: tie must lie in [0, 1), not {quoted(found.tie)}")
-    if not _number(found.caution) or not 0 <= found.caution < 1:
-        mistakes.append(f"tune: caution must lie in [0, 1), not {quoted(found.caution)}")
-    if not _number(found.share) or not 0 < found.share <= 1:
-        mistakes.append(f"tune: share must lie in (0, 1], not {quoted(found.share)}")
+    rules = {
+        "widen": (_count(found.widen), "be 0 or more"),
+        "evaluations": (_count(found.evaluations) and found.evaluations, "be 1 or more"),
+        "least_steps": (_count(found.least_steps) and found.least_steps, "be 1 or more"),
+        "tie": (_number(found.tie) and 0 <= found.tie < 1, "lie in [0, 1)"),
+        "caution": (_number(found.caution) and 0 <= found.caution < 1, "lie in [0, 1)"),
+        "share": (_number(found.share) and 0 < found.share <= 1, "lie in (0, 1]"),
+    }
+    mistakes += [
+        f"tune: {name} must {rule}, not {quoted(getattr(found, name))}"
+        for name, (kept, rule) in rules.items()
+        if not kept
+    ]
     return found
 
 
