@@ -8,8 +8,8 @@
 With rho the share of the gradient's variance that the best draws leave and x = critical batch / batch, images
 needed over the reference's are (1 + rho x) / (1 + x). The pilot is one run of the reference alone, with a
 seed that no other run has. LoRA's workloads are lora-linear-4, lora-flow-1 and so on, those on photographs
-cifar10-linear-4 and so on (made_data.py has their data). Words such as methods=neyman and seeds=8 change the
-study.
+cifar10-linear-4 and so on (made_data.py has their data). Words such as methods=reference,neyman and seeds=8
+change the study.
 """
 
 from __future__ import annotations
