@@ -21,6 +21,12 @@ def test_a_study_has_names_for_its_workloads() -> None:
     assert list(group([run(lora=0), run(lora=4)], study)) == ["whole", "lora"]
 
 
+def test_a_workload_that_only_adds_to_another_has_its_own_name() -> None:
+    plain: dict[str, Any] = {"recipe": "fashion16"}
+    study = Study(workloads={"linear": plain, "cosine": {**plain, "process": "cosine"}})
+    assert list(group([run(process="linear"), run(process="cosine")], study)) == ["linear", "cosine"]
+
+
 def test_without_names_what_differs_is_the_name() -> None:
     assert list(group([run(lora=0), run(lora=4)], Study())) == ["0", "4"]
     ambiguous = Study(workloads={"one": {"process": "linear"}, "two": {"process": "linear"}})

@@ -41,12 +41,13 @@ def group(runs: Sequence[Outcome], study: Study) -> Grouped:
 
 
 def _name_in_study(run: Outcome, study: Study) -> str:
-    """The one of several workloads of a study whose settings the run has."""
-    names = [
-        name
+    """The one of several workloads of a study whose settings the run has; the one with most of them."""
+    sizes = {
+        name: len(settings)
         for name, settings in (study.workloads.items() if len(study.workloads) > 1 else ())
         if run.recipe.has({key: value for key, value in settings.items() if key != "recipe"})
-    ]
+    }
+    names = [name for name, size in sizes.items() if size == max(sizes.values())]
     return names[0] if len(names) == 1 else ""
 
 
