@@ -52,7 +52,7 @@ _PLACE = re.compile(r"""(^|[\s"'`=,(])(~|[A-Za-z]:)?[/\\]\w|/(tmp|home|root|work
 def test_records_name_no_place_of_the_machine_that_made_them() -> None:
     """Absolute paths, homes, output folders and host names: nobody else has them."""
     kind = {"python", "packages", "commit", "system", "processor", "cores", "command", "device", "threads"}
-    kind |= {"processes", "parameters", "parameters_that_learn"}
+    kind |= {"processes", "parameters", "parameters_that_learn", "class_names"}
     host = socket.gethostname()
     for path in (BENCHMARKS / "records").rglob("*.json"):
         record = json.loads(path.read_text())
