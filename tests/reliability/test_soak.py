@@ -20,6 +20,7 @@ from stepwell.catalogue.find import SAMPLERS
 from stepwell.core.density import edges
 from stepwell.core.errors import NonFiniteLoss
 from stepwell.core.feedback import DecreaseSignal, Feedback, GradientSignal, Signal
+from stepwell.core.pending import TOGETHER
 from stepwell.core.sampler import TimestepSampler
 from stepwell.core.tick import Tick
 
@@ -117,7 +118,8 @@ def _soak(name: str, parameters: dict[str, Any], updates: int) -> int:
             _assert_sound(sampler, Tick(seed=6, step=step), kept)
             # All that is kept of the past has come together after a tenth.
             size = size or _size(sampler)
-            assert _size(sampler) <= 1.01 * size + BATCH * 64
+            # Losses may wait: three values of each, of so many updates.
+            assert _size(sampler) <= 1.01 * size + 3 * BATCH * TOGETHER
     _assert_sound(sampler, Tick(seed=6, step=updates), support)
     return refused
 
