@@ -6,7 +6,6 @@ Most are judged again from the thin records of their runs. `pays` and `long` kep
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from pathlib import Path
 import law
 import seconds
 import studies
-from results import HERE
+from results import HERE, read_ratio, rows_of
 
 from stepwell.compare.judgement import Judgement
 from stepwell.compare.run_study import Workspace, outcomes
@@ -131,19 +130,5 @@ def _of_long() -> Iterator[Comparison]:
         yield Comparison(*names, measure, ratio)
 
 
-def read_ratio(text: str, seeds: str) -> Ratio:
-    """A ratio that is kept as text."""
-    match = re.match(r"(\S+) \((\S+) to (\S+)\)", text)
-    assert match is not None, text
-    mean, low, high = map(float, match.groups())
-    return Ratio(mean, low, high, high, int(seeds))
-
-
 def _records() -> list[dict[str, str]]:
     return [json.loads(path.read_text()) for path in sorted((HERE / "records").glob("*.json"))]
-
-
-def rows_of(name: str) -> list[dict[str, str]]:
-    """The rows of a record, by its columns."""
-    record = json.loads((HERE / "records" / f"{name}.json").read_text())
-    return [dict(zip(record["columns"], row, strict=True)) for row in record["rows"]]

@@ -25,6 +25,7 @@ from typing import Any
 
 from images_over_a_run import forecasts, over_the_run
 from law_picture import order_of, picture
+from made_data import CIFAR10
 from results import HERE, keep
 from results import main as rewrite_results
 
@@ -43,11 +44,11 @@ PREDICTIONS = HERE / "records" / "law" / "predictions.json"
 PILOT_SEED = 200
 QUARTERS, ROUNDS = 4, 8
 """The pilot is measured in the middle of each quarter of its training, by so many rounds of 20 strata."""
+BASELINE = "reference"
 SAME_RATE, TUNED_FIRST = "the reference's rate", "as tuned first"
 """What stands behind a method's name where its runs are not at the rate that tuning gives it today."""
 HALVED = ("edm-4/reference",)
 """A final run diverged at the rate tuned first: predicted and run again at half of it (LOG.md)."""
-CIFAR10 = ("data=runs/cifar10-subset.npz", "extractor=resnet20-cifar10")
 SEEDS = dict.fromkeys(("linear-256", "flow-4", "flow-256"), 16)
 """Of the reference and `auto`: eight left the distance's bound above 1.05 (LOG.md)."""
 
@@ -69,7 +70,10 @@ def study_of(workload: str) -> tuple[Study, Workspace]:
     workers = [int(word.partition("=")[2]) for word in sys.argv[2:] if word.startswith("workers=")]
     records = HERE / "records" / f"runs-{place}"
     workspace = Workspace(Path("runs/results") / place, records, (workers or [cores()])[0])
-    return load_study(study, [*words, *given]), workspace
+    loaded = load_study(study, [*words, *given])
+    if BASELINE not in loaded.methods:
+        raise SystemExit(f"{' '.join(given)}: add {BASELINE}, which all others are compared with.")
+    return loaded, workspace
 
 
 def pilot(settings: tuple[Study, str]) -> list[dict[str, float]]:
@@ -185,7 +189,7 @@ def run_at_same_rate(workload: str) -> None:
     run_study(study, places, progress.begin, progress.on_event)
 
 
-def given_another(workload: str) -> list[str]:
+def moved_to_the_references_rate(workload: str) -> list[str]:
     """Methods that were tuned to a rate of their own, and get the reference's from the same runs today.
 
     Since then a method keeps the rate of the one that it is judged against where that is as good (LOG.md).
@@ -268,12 +272,10 @@ def points() -> list[Point]:
         runs = outcomes(study, places)
         base = [run for run in runs if run.method == study.baseline]
         in_loop = paired([over_the_run(forecasts(run.evaluations))[0] for run in base])
-        another = given_another(workload)
-        first = [(one, TUNED_FIRST * (one.method in another)) for one in judgements_of(runs, study)]
+        moved = moved_to_the_references_rate(workload)
+        first = [(one, TUNED_FIRST * (one.method in moved)) for one in judgements_of(runs, study)]
         kept = outcomes(*at_same_rate(workload))
-        again = [
-            (one, SAME_RATE * (one.method not in another)) for one in judgements_of([*base, *kept], study)
-        ]
+        again = [(one, SAME_RATE * (one.method not in moved)) for one in judgements_of([*base, *kept], study)]
         own = [Point(workload, predicted, in_loop, judged, rate) for judged, rate in [*first, *again]]
         found += sorted(own, key=lambda point: (point.judgement.method, bool(point.rate)))
     return sorted(found, key=lambda point: order_of(point.workload))

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from images_over_a_run import forecasts, over_the_run
 from long_picture import picture
+from made_data import CIFAR10
 from paper_tables import keep_against_paper
 from results import HERE, keep
 from results import main as rewrite_results
@@ -39,7 +40,7 @@ SCORES = HERE / "records" / "long"
 QUARTERS = 4
 MOST_SEEDS = 10
 """The studies have five; flow has five more (LOG.md)."""
-GIVEN = {"long-cifar10": ("data=runs/cifar10-subset.npz", "extractor=resnet20-cifar10")}
+GIVEN = {"long-cifar10": CIFAR10}
 """What a study needs beside its file."""
 SHORTER, BASELINE = "linear-shorter", "reference"
 SAME_OBJECTIVE = ("auto", "neyman", "auto+min-snr")

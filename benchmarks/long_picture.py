@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from all_studies import read_ratio, rows_of
-from results import HERE
+from typing import TYPE_CHECKING
+
+from results import HERE, read_ratio, rows_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 WORKLOADS = {
     "linear": ("fashion16, linear", "#1f6fb4", "o"),
@@ -29,26 +33,11 @@ def picture() -> None:
     rows = [row for row in rows_of("long") if row["method"] == "auto"]
     figure, panels = plt.subplots(1, len(PANELS), figsize=(10.5, 4.2), dpi=130)
     for axes, (column, title) in zip(panels, PANELS.items(), strict=True):
-        for place, (workload, (name, colour, marker)) in enumerate(WORKLOADS.items()):
-            own = [row for row in rows if row["workload"] == workload and "(" in row[column]]
-            # Where some run never reached that loss there is no ratio.
-            own = [row for row in own if "not reached" not in row[column]]
-            if not own:
-                continue
-            ratios = [read_ratio(row[column], row["seeds"]) for row in own]
-            quarters = [int(row["after"][0]) for row in own]
-            at = [25 * quarter + 1.2 * (place - 1.5) for quarter in quarters]
-            means = [ratio.mean for ratio in ratios]
-            errors = [
-                [ratio.mean - ratio.low for ratio in ratios],
-                [ratio.high - ratio.mean for ratio in ratios],
-            ]
-            line = "-" if len(own) > 1 else ""
-            style = {"color": colour, "marker": marker, "markersize": 5, "capsize": 2, "linestyle": line}
-            axes.errorbar(at, means, yerr=errors, label=name, **style)
-            if column.startswith("images"):
-                told = [read_ratio(row[FORECAST], row["seeds"]).mean for row in own]
-                axes.plot(at, told, "x", color=colour, markersize=6, zorder=5)
+        for place, workload in enumerate(WORKLOADS):
+            # What was not measured, or not reached by every run, has no interval.
+            own = [row for row in rows if row["workload"] == workload and " to " in row[column]]
+            if own:
+                _line(axes, own, column, 1.2 * (place - 1.5))
         axes.axhline(1, color="#dddddd", linewidth=1, zorder=0)
         axes.set_xticks([25, 50, 75, 100], ["25 %", "50 %", "75 %", "100 %"])
         axes.set_xlim(18, 107)
@@ -61,3 +50,16 @@ def picture() -> None:
     )
     figure.tight_layout(rect=(0, 0.06, 1, 1))
     figure.savefig(HERE.parent / "docs" / "long.png")
+
+
+def _line(axes: Axes, rows: list[dict[str, str]], column: str, aside: float) -> None:
+    """A column of one workload over its quarters, a little aside of the others, and what was forecast."""
+    name, colour, marker = WORKLOADS[rows[0]["workload"]]
+    ratios = [read_ratio(row[column], row["seeds"]) for row in rows]
+    at = [25 * int(row["after"][0]) + aside for row in rows]
+    errors = [[one.mean - one.low for one in ratios], [one.high - one.mean for one in ratios]]
+    style = {"color": colour, "marker": marker, "markersize": 5, "linestyle": "-" if len(at) > 1 else ""}
+    axes.errorbar(at, [one.mean for one in ratios], yerr=errors, label=name, capsize=2, **style)
+    if column.startswith("images"):
+        told = [read_ratio(row[FORECAST], row["seeds"]).mean for row in rows]
+        axes.plot(at, told, "x", color=colour, markersize=6, zorder=5)

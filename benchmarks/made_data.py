@@ -23,6 +23,10 @@ MADE = {
 """By the value of data=: how it is made."""
 
 
+CIFAR10 = ("data=runs/cifar10-subset.npz", "extractor=resnet20-cifar10")
+"""What studies of CIFAR-10 need beside their file."""
+
+
 def made_by(text: str) -> str:
     """A sentence about the data that settings in a text name; empty if the package holds them."""
     named = [how for place, how in MADE.items() if f"data={place}" in text]

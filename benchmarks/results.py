@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 from typing import Any
+
+from stepwell.compare.stats import Ratio
 
 HERE = Path(__file__).parent
 
@@ -41,6 +44,20 @@ def keep(
 
 
 ELSEWHERE = "Make data where benchmarks/made_data.py says, and name them as it does (data=runs/...)."
+
+
+def rows_of(name: str) -> list[dict[str, str]]:
+    """The rows of a record, by its columns."""
+    record = json.loads((HERE / "records" / f"{name}.json").read_text())
+    return [dict(zip(record["columns"], row, strict=True)) for row in record["rows"]]
+
+
+def read_ratio(text: str, seeds: str) -> Ratio:
+    """A ratio that is kept as text."""
+    match = re.match(r"(\S+) \((\S+) to (\S+)\)", text)
+    assert match is not None, text
+    mean, low, high = map(float, match.groups())
+    return Ratio(mean, low, high, high, int(seeds))
 
 
 def text() -> str:
