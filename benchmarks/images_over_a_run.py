@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-BEST = "forecast/best_images"
+BEST, OWN = "forecast/best_images", "forecast/images"
+"""Of the best timesteps, and of those that the run draws."""
 
 
 def over_the_run(ratios: Sequence[float]) -> tuple[float, float]:
@@ -22,9 +23,9 @@ def over_the_run(ratios: Sequence[float]) -> tuple[float, float]:
     return math.exp(sum(logs) / len(logs)), total
 
 
-def forecasts(evaluations: Sequence[Mapping[str, Any]]) -> list[float]:
-    """What a run's own forecasts said of the best timesteps, at each evaluation."""
-    values = [float(row.get(BEST, math.nan)) for row in evaluations]
+def forecasts(evaluations: Sequence[Mapping[str, Any]], of: str = BEST) -> list[float]:
+    """What a run's own forecasts said, of the best timesteps or of its own, at each evaluation."""
+    values = [float(row.get(of, math.nan)) for row in evaluations]
     # It says nothing before its third measurement.
     first = next((value for value in values if not math.isnan(value)), math.nan)
     return [first if math.isnan(value) else value for value in values]

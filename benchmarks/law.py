@@ -18,12 +18,13 @@ import json
 import math
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from images_over_a_run import forecasts, over_the_run
+from images_over_a_run import BEST, OWN, forecasts, over_the_run
 from law_picture import order_of, picture
 from made_data import CIFAR10
 from results import HERE, keep
@@ -32,6 +33,7 @@ from results import main as rewrite_results
 from stepwell.cli.progress import StudyProgress
 from stepwell.compare.judgement import Judgement
 from stepwell.compare.pool import cores
+from stepwell.compare.results import Outcome
 from stepwell.compare.run_study import Workspace, outcomes, run_base, run_study, tune
 from stepwell.compare.stats import Ratio, paired
 from stepwell.compare.study import Study, load_study
@@ -210,6 +212,8 @@ class Point:
     predicted: dict[str, Any]
     in_loop: Ratio
     """What `pacer.forecast()` said in the runs of the reference, over the run and its seeds."""
+    in_its_own: Ratio
+    """What it said of a method's own timesteps, in the runs of that method."""
     judgement: Judgement
     rate: str = ""
     """SAME_RATE or TUNED_FIRST."""
@@ -237,6 +241,7 @@ class Point:
             " to ".join(f"{row['critical_batch']:.0f}" for row in (pilot[0], pilot[-1])),
             f"{told['same_loss']:.2f}",
             str(self.in_loop),
+            str(self.in_its_own),
             str(found.images),
             f"{told['to_end']:.2f}",
             str(found.images_to_end),
@@ -253,6 +258,7 @@ COLUMNS = [
     "critical batch, first to last quarter",
     "predicted before the runs",
     "forecast in the reference's runs",
+    "forecast in its own runs",
     "images for same loss",
     "predicted to end",
     "images to reference's end",
@@ -271,14 +277,21 @@ def points() -> list[Point]:
         study = started(replace(study, rates=predicted["rates"]), places.out)
         runs = outcomes(study, places)
         base = [run for run in runs if run.method == study.baseline]
-        in_loop = paired([over_the_run(forecasts(run.evaluations))[0] for run in base])
-        moved = moved_to_the_references_rate(workload)
-        first = [(one, TUNED_FIRST * (one.method in moved)) for one in judgements_of(runs, study)]
+        in_loop = said(base, BEST)
+        moved, own = moved_to_the_references_rate(workload), list[Point]()
         kept = outcomes(*at_same_rate(workload))
-        again = [(one, SAME_RATE * (one.method not in moved)) for one in judgements_of([*base, *kept], study)]
-        own = [Point(workload, predicted, in_loop, judged, rate) for judged, rate in [*first, *again]]
+        for group, label in ((runs, TUNED_FIRST), ([*base, *kept], SAME_RATE)):
+            for judged in judgements_of(group, study):
+                of_it = said([run for run in group if run.method == judged.method], OWN)
+                usual = (judged.method in moved) == (label == SAME_RATE)
+                own.append(Point(workload, predicted, in_loop, of_it, judged, "" if usual else label))
         found += sorted(own, key=lambda point: (point.judgement.method, bool(point.rate)))
     return sorted(found, key=lambda point: order_of(point.workload))
+
+
+def said(runs: Sequence[Outcome], of: str) -> Ratio:
+    """What `pacer.forecast()` said in runs, over each run and all seeds."""
+    return paired([over_the_run(forecasts(run.evaluations, of))[0] for run in runs])
 
 
 def agreement(pairs: list[tuple[float, float]]) -> tuple[float, float]:
@@ -314,6 +327,7 @@ def table() -> None:
     for title, told in (
         ("Predicted before the runs", lambda point: point.predicted["same_loss"]),
         ("By pacer.forecast() in the reference's runs", lambda point: point.in_loop.mean),
+        ("By pacer.forecast() in a method's own runs", lambda point: point.in_its_own.mean),
     ):
         (own, own_error), (whole, whole_error), (before, error_before), (_, error_elsewhere) = (
             agreement([(told(point), point.judgement.images.mean) for point in chosen])
@@ -346,17 +360,17 @@ HOW = (
     "end, the final loss and the Fréchet distance (500 images) with one-sided 95 % bounds. Predictions are "
     "of one run of the reference with another seed, committed before the final runs: (1 + rho x) / (1 + x),"
     " rho and the critical batch measured in the middle of each quarter of training, by the gradients in "
-    "Adam's metric at the averaged weights. Pilots of all but lora-flow-16, flow-64, flow-256 and edm-256 "
-    "were measured by four rounds with the same random numbers in every quarter and workload, so one "
-    "unlucky draw was in all of them: on edm-4 they say rho 0.75 where eight times as many gradients say "
-    "0.85. Rho and critical batches in the table are the pilots'. linear-4 and edm-4 are exceptions: two "
-    "and one of their reference's runs diverged at the rate that was tuned first, so the reference was run "
-    "again at auto's rate, after a new prediction; auto's runs are older than that prediction (LOG.md). On "
-    "edm-4 neyman has the rate of the two others, not one of its own. After all these runs tuning was "
+    "Adam's metric at the averaged weights. Pilots of all but lora-flow-16, flow-64, flow-256, edm-256 and "
+    "CIFAR-10's were measured by four rounds with the same random numbers in every quarter and workload, so"
+    " one unlucky draw was in all of them: on edm-4 they say rho 0.75 where eight times as many gradients "
+    "say 0.85. Rho and critical batches in the table are the pilots'. linear-4 and edm-4 are exceptions: "
+    "two and one of their reference's runs diverged at the rate that was tuned first, so the reference was "
+    "run again at auto's rate, after a new prediction; auto's runs are older than that prediction (LOG.md)."
+    " On edm-4 neyman has the rate of the two others, not one of its own. After all these runs tuning was "
     "changed: a method keeps the reference's rate where its tuning runs are as good there to 1 %. From the "
     f"same runs that gives three workloads the reference's rate; their other rows say '{TUNED_FIRST}'. On "
-    "cifar10-linear-4 two of the reference's runs diverged at the 0.008 that was tuned first; tuning is more "
-    "cautious since, and by it the reference was predicted and run again at 0.004 (LOG.md)."
+    "cifar10-linear-4 two of the reference's runs diverged at the 0.008 that was tuned first; tuning is "
+    "more cautious since, and by it the reference was predicted and run again at 0.004 (LOG.md)."
 )
 
 

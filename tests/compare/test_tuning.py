@@ -103,12 +103,21 @@ def test_next_to_a_rate_that_fails_the_one_below_is_taken_if_it_is_nearly_as_goo
     assert _best(known, grid, caution=0.01) == 2e-3
     # A rate at which a run failed has no end at all.
     assert _best({rate: end for rate, end in known.items() if rate < 8e-3}, grid, caution=0.01) == 2e-3
-    # Nothing fails above; or the one below is worse; or ties do not count.
+    # Nothing fails above; or the one below is worse; or nothing is risked for caution.
     assert _best({**known, 8e-3: math.log(0.052)}, grid, caution=0.01) == 4e-3
     assert _best({**known, 2e-3: math.log(0.051)}, grid, caution=0.01) == 4e-3
     assert _best(known, grid, caution=0.0) == 4e-3
     # At an edge nothing is known of what lies beyond: the grid is widened first.
     assert _best({1e-3: 0.0, 2e-3: 0.0, 4e-3: 0.0, 8e-3: -1.0}, grid, caution=0.01) == 8e-3
+
+
+def test_caution_of_a_study_decides_how_much_a_lower_rate_may_cost(tmp_path: Path) -> None:
+    ends = {1e-3: 0.12, 2e-3: 0.102, 4e-3: 0.1, 8e-3: 0.9}
+    four = replace(study(widen=0), methods=("uniform",), tune=Tuning(tuple(ends), widen=0, least_steps=40))
+    assert run_all(four, tmp_path, lambda trial: ends[trial.recipe.lr]).rates == {"uniform": 2e-3}
+    assert four.tune is not None
+    bold = replace(four, tune=replace(four.tune, caution=0.01))
+    assert tuned(bold, tmp_path, None).rates == {"uniform": 4e-3}
 
 
 def test_methods_that_are_compared_share_a_rate_where_it_is_as_good(tmp_path: Path) -> None:
