@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
-import law
+import law_table
 import seconds
 import studies
 from results import HERE, read_ratio, rows_of
@@ -89,7 +89,7 @@ def _of_studies() -> Iterator[Comparison]:
 
 
 def _of_law() -> Iterator[Comparison]:
-    for point in law.points():
+    for point in law_table.points():
         yield _judged("law", point.workload, replace(point.judgement, method=point.method))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from results import HERE
 
 if TYPE_CHECKING:
-    from law import Point
+    from law_table import Point
 
 COLOURS = {"linear": "#1f6fb4", "edm": "#3a9d5d", "flow": "#d1495b"}
 TITLES = {"linear": "DDPM's linear chain", "edm": "EDM", "flow": "rectified flow"}
