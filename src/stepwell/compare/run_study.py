@@ -70,6 +70,10 @@ def run_base(study: Study, workspace: Workspace, on_start: OnStart, on_event: On
         raise StepwellError(f"the run that all others start from was not finished: {reason}")
 
 
+ENOUGH = 3
+"""So many runs that fail alike, before any has trained a step: the mistake is in all of them."""
+
+
 def _run(
     trials: Sequence[Trial], study: Study, workspace: Workspace, on_start: OnStart, on_event: OnEvent
 ) -> None:
@@ -77,6 +81,8 @@ def _run(
     for trial in missing:
         clear_failure(trial.folders[0])
     on_start(missing, len(trials) - len(missing))
+    # With runs that are there already, a summary is worth more than an early end.
+    reasons: list[str] | None = [] if len(missing) == len(trials) else None
     for event in workspace.launch(missing, study.effort, workspace.workers):
         if event.kind in ("failed", "interrupted"):
             reason = event.message or "it was stopped, and saved: run the same command again."
@@ -94,6 +100,12 @@ def _run(
                     "is kept: run the same command again."
                 ) from error
         on_event(event)
+        if event.kind != "failed":
+            reasons = None
+        elif reasons is not None:
+            reasons.append(event.message)
+            if len(reasons) == ENOUGH and len(set(reasons)) == 1:
+                raise StepwellError(f"{ENOUGH} runs failed alike, and no more are started: {reasons[0]}")
 
 
 def _write_study(study: Study, workspace: Workspace) -> None:
