@@ -15,7 +15,7 @@ from stepwell.core.errors import StepwellError
 
 
 def launched(tmp_path: Path, events: Callable[[int, Trial], list[Event]]) -> tuple[int, str]:
-    """How many of six trials were launched, and the error, if trial number i ends as `events(i, trial)` say."""
+    """How many of six trials were launched, and the error, if trial i ends as `events(i, trial)` says."""
     count = 0
 
     def launch(trials: Sequence[Trial], effort: dict[str, int], workers: int) -> Iterator[Event]:
