@@ -89,6 +89,12 @@ def test_an_address_elsewhere_would_be_seen(tmp_path: Path) -> None:
     assert fetched(page) == ["https://cdn.example/x.js"]
 
 
+def test_every_mark_is_replaced_by_what_it_stands_for(site: Path) -> None:
+    left = [str(page) for page in site.rglob("*.html") if "<!--" in page.read_text()]
+    assert not left, "a mark such as <!-- law --> is still in the page"
+    assert "images to the other's end" in (site / "at-length" / "index.html").read_text()
+
+
 def test_every_method_has_its_picture_and_its_formula(site: Path) -> None:
     for entry in SAMPLERS + WEIGHTINGS:
         folder = site / "methods" / f"{entry.kind}s"
